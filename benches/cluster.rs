@@ -245,7 +245,7 @@ async fn hundred_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
     Ok(vec![Figure { what: "100 pods ready on 5 nodes", unit: "s", values, limit: Limit::Below(30.0) }])
 }
 
-/// Sends events of one resource to many watchers, and checks that none is lost or out of order.
+/// Sends events for one resource to many watchers, and checks that none is lost or out of order.
 async fn watch_events(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({})).await?;
     let maps = Api::<ConfigMap>::default_namespaced(cluster.client.clone());

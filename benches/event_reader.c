@@ -1,9 +1,9 @@
-/* A bare epoll loop that measures the minimum cost of the events of many open streams on this machine, with one recv
- * per event. It parses nothing and keeps nothing.
+/* A bare epoll loop that measures the minimum cost of receiving the events of many open streams on this machine, with
+ * one recv per event. It parses nothing and keeps nothing.
  *
  * event_reader ADDRESS PORT PATH STREAMS RAMP SECONDS: opens the streams within RAMP seconds, waits for a second, and
- * reads for SECONDS. Prints, for the last of these periods, the numbers of events (each ends with an empty line) and of
- * bytes, and its user and system processor time in seconds. */
+ * reads for SECONDS. For this last period, it prints the number of events (each ends with an empty line), the number of
+ * bytes, and the user and system processor time in seconds. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -32,7 +32,7 @@ static int open_stream(const struct sockaddr_in *server, const char *path, int p
     int length = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nhost: bench\r\n\r\n", path);
     int stream = socket(AF_INET, SOCK_STREAM, 0);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = stream};
-    /* Closed by a reset, so that no port of the next client is in TIME_WAIT. */
+    /* Close with a reset, so that no port that the next client needs is in TIME_WAIT. */
     struct linger reset = {.l_onoff = 1};
     setsockopt(stream, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     return connect(stream, (const struct sockaddr *)server, sizeof *server) == 0 &&

@@ -1,4 +1,4 @@
--- Aggregates the rows of load sources as a report does, as far as one query can: counts by second, outcome and pod,
+-- Aggregates the rows from load sources as a report does, as far as one query can: counts by second, outcome and pod,
 -- and the distributions of response time, service time, send lag and connect time.
 -- {requests} stands for the Parquet files. scripts/proofs/report runs this query in DuckDB.
 WITH rows AS (

@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs the sessions of a range (`FROM..TO`) instead of the fuzzer.
+/// Runs a range of sessions (`FROM..TO`) instead of the fuzzer.
 fn run_numbered(range: &str) -> ! {
     let ends = range.split_once("..").map(|(from, to)| (from.parse(), to.parse()));
     let Some((Ok(from), Ok(to))) = ends else { panic!("FUZZ_SESSIONS is not FROM..TO: {range}") };

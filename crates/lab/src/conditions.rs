@@ -1,4 +1,4 @@
-//! Condition lists in statuses, and their times.
+//! Conditions in object statuses, and their transition times.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
     conditions.retain(|condition| condition["type"] != condition_type);
 }
 
-/// Replaces the object's condition of the same type with `condition`, whose `status` is set. The transition time is
-/// `now`, or the old condition's time if its status was the same.
+/// Replaces the object's condition of the same type with `condition`, which must have a `status`. The transition time
+/// is `now`, or the old condition's time if the status has not changed.
 pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     let mut conditions = list(&object["status"]["conditions"]).to_vec();
     put_in(&mut conditions, condition, now);

@@ -34,7 +34,7 @@ pub struct ClusterConfig {
     pub controllers: Controllers,
     /// DNS settings.
     pub dns: Dns,
-    /// Delays of the model.
+    /// Modelled delays.
     pub latencies: HopLatencies,
     /// Share (0 to 1) of probes whose first tick finds no container yet, so the first probe comes one period later.
     /// Observed in 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe", case F and the
@@ -106,9 +106,7 @@ pub enum ConfigError {
     #[error("latencies.link.{0}: no such node; the number of nodes is {1} (`nodes`)")]
     NoSuchNode(LinkConsumer, u32),
     /// A link that the userspace dataplane does not support.
-    #[error(
-        "latencies.link.{0}: only the kernel dataplane can delay the links of pods; name a node, such as node-1"
-    )]
+    #[error("latencies.link.{0}: only the kernel dataplane can delay pod links; use a node, such as node-1")]
     LinkOfPods(LinkConsumer),
     /// A repeated action with a period of zero.
     #[error("{0} must be longer than 0")]
@@ -185,7 +183,7 @@ pub struct Dns {
 
 impl Default for Dns {
     fn default() -> Self {
-        // The default of CoreDNS's plugin `kubernetes`; kubeadm sets 30 s.
+        // The default of CoreDNS's `kubernetes` plugin; kubeadm sets 30 s.
         Self { ttl: Duration::from_secs(5) }
     }
 }
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn config_refuses_unknown_or_invalid_settings() {
+    fn config_rejects_unknown_or_invalid_settings() {
         assert!(serde_json::from_str::<ClusterConfig>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<ClusterConfig>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = ClusterConfig { first_probe_missed: 1.5, ..ClusterConfig::default() };

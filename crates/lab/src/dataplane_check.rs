@@ -35,7 +35,7 @@ pub fn check() -> Result<(), KernelError> {
 ///
 /// # Errors
 ///
-/// The error of the first part that fails.
+/// The error from the first part that fails.
 pub fn run(scratch: &Path) -> Result<(), KernelError> {
     let nft = HostTool::find("nft")?;
     HostTool::find("ip")?;

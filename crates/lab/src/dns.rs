@@ -1,7 +1,7 @@
 //! The cluster's DNS server, which resolves Services, and the endpoints of headless Services, by name.
 //!
 //! It answers queries for `cluster.local` only, over UDP and TCP, at the control plane's address, and is the endpoint
-//! of the Service `kube-system/kube-dns`. Like CoreDNS, it watches the API and answers from what it has seen, after a
+//! of the `kube-system/kube-dns` Service. Like CoreDNS, it watches the API and answers from what it has seen, after a
 //! delay (`dnsPropagation`). [`dns_records`] resolves names; [`dns_message`] encodes and decodes messages.
 
 mod dns_message;

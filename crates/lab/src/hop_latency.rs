@@ -1,8 +1,8 @@
-//! Delays of the model: every hop that takes time on a real cluster, by name.
+//! The model's delays: every hop that takes time on a real cluster, by name.
 //!
 //! A [`HopLatency`] is a distribution given by four points, [`HopLatencies`] names one per hop, and a [`Sampler`] draws
 //! from them. The defaults were measured on a real Kubernetes v1.36.2 cluster, between the two observations that each
-//! field names. They are never tuned to produce a particular outcome of a scenario.
+//! field names. They are never tuned to produce a particular scenario outcome.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,7 +61,7 @@ impl HopLatency {
         self.max
     }
 
-    /// Returns the delay that a share of `quantile` (0 to 1) of all draws does not exceed.
+    /// Returns the given quantile (0 to 1) of the delay.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let (from, to, share) = if quantile < 0.5 {
             (self.min, self.median, quantile / 0.5)
@@ -128,7 +128,7 @@ impl From<HopLatency> for WrittenLatency {
 
 macro_rules! latencies {
     ($($(#[doc = $doc:literal])+ $field:ident = $text:literal [$($micros:literal),+ $(,)?];)+) => {
-        /// One delay per hop of the model.
+        /// One delay per hop in the model.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
         pub struct HopLatencies {
@@ -195,8 +195,8 @@ latencies! {
     probe_to_ready = "probeToReady" [18_200, 45_700, 77_200, 109_500];
     /// EndpointSlice controller: from "container Running" to the pod's first entry in the slice.
     running_to_endpoint = "runningToEndpoint" [6_200, 14_300, 27_700, 28_200];
-    /// EndpointSlice controller: from a change of the pod's Ready condition to the slice that shows
-    /// it (row "Ready seen → slice ready seen").
+    /// EndpointSlice controller: from a change to the pod's Ready condition to the slice that shows it (row "Ready seen
+    /// → slice ready seen").
     ready_to_slice = "readyToSlice" [2_300, 13_000, 19_700, 22_300];
     /// EndpointSlice controller: from the deletionTimestamp to the slice that shows the endpoint as terminating.
     deletion_to_slice = "deletionToSlice" [5_700, 35_800, 83_600, 122_500];
@@ -217,10 +217,9 @@ latencies! {
     /// after the first, in case F 1.02 to 1.06 s; the middle and end of the latter range are the
     /// median and the 95th percentile.
     throttled_sync = "throttledSync" [10_000, 40_000, 60_000, 80_000];
-    /// DNS: from a change of a Service or slice to answers that show it. Not measured directly:
-    /// CoreDNS answers from its watch, so this is the lag of one watcher behind another (row "pod
-    /// MODIFIED with deletionTimestamp seen → kubelet: SyncLoop DELETE", negative values taken as
-    /// 0).
+    /// DNS: from a change to a Service or slice to answers that show it. Not measured directly: CoreDNS answers from
+    /// its watch, so this is the lag of one watcher behind another (row "pod MODIFIED with deletionTimestamp seen →
+    /// kubelet: SyncLoop DELETE", negative values taken as 0).
     dns_propagation = "dnsPropagation" [0, 0, 4_400, 6_700];
     /// Kubelet: from its sync loop's DELETE to the stop signal, without a preStop hook.
     kubelet_delete_to_stop_signal = "kubeletDeleteToStopSignal" [8_300, 15_600, 34_500, 38_400];
@@ -241,7 +240,7 @@ latencies! {
     /// observed (recorded events of cases A, A0, B and C).
     deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];
     /// Runtime: from the exit of all processes to the removal of the pod's sandbox and address
-    /// (kernel dataplane). The middle between the last refused and the first stalled connection of
+    /// (kernel dataplane). The midpoint between the last refused and the first stalled connection in
     /// each termination of case C in timings.csv (22 of 30 terminations have both).
     process_gone_to_address_gone = "processGoneToAddressGone" [100_500, 147_500, 186_500, 201_000];
     /// Kubelet: from the exit of all processes to the terminal status.

@@ -1,6 +1,6 @@
 //! Serves the Kubernetes API over HTTPS on loopback, to clients with a token.
 //!
-//! HTTP/1.1 only, with objects in responses as JSON. This module turns requests into calls to the
+//! It supports only HTTP/1.1, and objects in responses are JSON. This module turns requests into calls to the
 //! [registry](super::registry), which implements the semantics, and turns the results into responses. `api_route`
 //! parses paths, `auth` authorizes users through [RBAC](super::rbac), `object_handlers` handles verbs on objects,
 //! `watch_feed` serves watches, `pod_proxy` forwards requests to pod ports, and `pod_log` serves pod logs.

@@ -116,7 +116,7 @@ impl Fabric {
         fs::write(self.names.join(RESOLV_CONF), resolv_conf).map_err(|source| KernelError::Network { source })
     }
 
-    /// Waits until the PID namespace of the containers, and with it every container, is gone.
+    /// Waits until the containers' PID namespace is gone, and every container with it.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Fabric {
 pub struct MountDirectory {
     /// Path as this process sees it.
     pub made_at: PathBuf,
-    /// Path for the source of a [`Bind`].
+    /// Path to use as the source of a [`Bind`].
     pub known_as: PathBuf,
 }
 
@@ -210,7 +210,7 @@ fn link(namespace: &Namespace, path: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(namespace.path(), path)
 }
 
-/// The namespaces of a pod.
+/// A pod's namespaces.
 #[derive(Debug)]
 pub struct PodNetwork {
     fabric: Arc<Fabric>,

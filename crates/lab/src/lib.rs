@@ -74,7 +74,7 @@ use registry::Registry;
 use rolldrop_record::Clock;
 use shared::ClusterContext;
 
-/// Port at which pods reach the API server on a private network, behind the Service `kubernetes`.
+/// Port at which pods reach the API server on a private network, behind the `kubernetes` Service.
 const API_PORT: u16 = 6443;
 /// Extension of a kubeconfig that gives the location of an embedded cluster on this machine.
 pub const EXTENSION: &str = "rolldrop.dev/cluster";
@@ -85,7 +85,7 @@ pub enum EmbeddedError {
     /// A parameter cannot be honoured.
     #[error(transparent)]
     Config(#[from] config::ConfigError),
-    /// No addresses are left for one more cluster.
+    /// No addresses are left for another cluster.
     #[error("reserve loopback addresses")]
     Addresses(#[source] io::Error),
     /// The log directory cannot be created.
@@ -97,7 +97,7 @@ pub enum EmbeddedError {
         source: io::Error,
     },
     /// The API server's port cannot be used.
-    #[error("listen for clients of the API")]
+    #[error("listen for API clients")]
     Listen(#[source] io::Error),
     /// The kernel dataplane cannot be set up.
     #[error("set up the kernel dataplane")]
@@ -131,7 +131,7 @@ pub struct EmbeddedOptions {
     pub listener: std::net::TcpListener,
     /// Namespaces that this process has entered, if the cluster is to use the kernel dataplane.
     pub entered: Option<kernel::Entered>,
-    /// Program to run for the image `rolldrop`.
+    /// Program to run for the `rolldrop` image.
     pub own_binary: PathBuf,
 }
 
@@ -295,8 +295,8 @@ fn run(
     tasks
 }
 
-/// Returns the addresses, besides loopback, at which nodes reach the API server and pods reach the Service
-/// `kubernetes`.
+/// Returns the addresses, besides loopback, at which nodes reach the API server and pods reach the `kubernetes`
+/// Service.
 fn server_addresses(addresses: &AddressBlock, nodes: u32) -> Vec<IpAddr> {
     let nodes = (0..=u8::MAX).zip(0..nodes).map(|(index, _)| addresses.node(index));
     let inside = [Some(addresses.control_plane()), addresses.services().next()];

@@ -63,7 +63,7 @@ impl<'a> LogEntry<'a> {
 }
 
 /// Returns the log file that follows the one with this inode number, in the container run whose current log is at
-/// `path`. This is the current log or a rotated one; `None` if there is none.
+/// `path`. The result is the current log or a rotated one; `None` if there is none.
 pub(crate) fn next_log(path: &Path, inode: u64) -> Option<PathBuf> {
     let mut files = set_aside(path).into_iter().map(|(_, file)| file).chain([path.to_owned()]);
     let is_it = |file: &PathBuf| fs::metadata(file).is_ok_and(|found| found.ino() == inode);

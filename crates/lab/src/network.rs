@@ -36,7 +36,7 @@ impl Network {
         }
     }
 
-    /// Returns the proxy mode in the terms of kube-proxy's configuration.
+    /// Returns the proxy mode in kube-proxy's terms.
     pub(crate) fn proxy_mode(&self) -> &'static str {
         match self {
             Self::Userspace => "userspace",
@@ -86,7 +86,7 @@ impl PodSandbox {
     ///
     /// Fails if no address is free, or the system rejects part of the setup. The caller may try again.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
-        let taken = || io::Error::other("all pod addresses of the node are in use");
+        let taken = || io::Error::other("all pod addresses on the node are in use");
         let address = match self.address() {
             Some(address) => address,
             None => {

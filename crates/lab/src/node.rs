@@ -4,8 +4,8 @@
 //! processes in their own process groups. `container_runner` starts, probes and restarts them; `container_termination`
 //! and `stop` stop them in Kubernetes' order and with its grace period arithmetic (`grace`). The agent communicates
 //! with the rest of the cluster only through the registry, as a kubelet does with the API server, and reports there
-//! whether the node is ready (`readiness`). `agents` delivers commands from outside. The agent knows nothing of images
-//! or resource limits.
+//! whether the node is ready (`readiness`). `agents` delivers commands from outside. The agent neither pulls images nor
+//! enforces resource limits.
 
 mod agent_mode;
 mod container_action;

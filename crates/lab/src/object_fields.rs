@@ -1,4 +1,4 @@
-//! Helpers for reading objects: names, owners, the lifecycle stage of pods, and containers.
+//! Helpers for reading objects: names, owners, pod lifecycle stages, and containers.
 
 use serde_json::{Value, json};
 

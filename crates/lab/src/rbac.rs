@@ -52,7 +52,7 @@ impl ResourceTarget {
 }
 
 impl Attributes {
-    /// Returns a 403 status, worded as by a real API server.
+    /// Returns a 403 status, worded like a real API server's.
     pub(crate) fn refuse(&self, user: &User, reason: &str) -> Status {
         let (user, verb) = (user.name(), &self.verb);
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };

@@ -1,4 +1,4 @@
-//! Readiness of a node, as reported by its agent. There are no Leases and no heartbeats; a node that has reported
+//! Node readiness, as reported by the node's agent. There are no Leases and no heartbeats; a node that has reported
 //! itself ready stays ready until it reports otherwise.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/nodestatus/setters.go`.

@@ -47,7 +47,7 @@ pub(crate) enum FieldType {
     Bytes,
     /// Any value.
     Any,
-    /// Another structure of the schema.
+    /// Another structure in the schema.
     Structure(usize),
     /// A list.
     List(Box<FieldType>),

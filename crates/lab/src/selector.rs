@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors_reach_into_objects() {
+    fn field_selectors_match_supported_fields() {
         let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node-1"}, "status": {}});
         let matches = |fields| ObjectSelection::parse(Resource::Pods, "", fields).unwrap().matches(&pod);
         assert!(matches("metadata.name=a,spec.nodeName!=node-2"));

@@ -6,7 +6,7 @@
 //! dataplanes, each node's own address serves the node ports according to that node's table. `service-proxy.jsonl`
 //! (`truth`) records the changes and when each took effect.
 //!
-//! It routes to endpoints as EndpointSlices list them and knows nothing of pods.
+//! The Service proxy routes to endpoints as EndpointSlices list them and knows nothing of pods.
 
 mod link_relay;
 mod nft;
@@ -56,7 +56,7 @@ pub enum ServiceProxyError {
     Kernel(#[from] super::kernel::KernelError),
 }
 
-/// Runs the Service proxies of `nodes` until the cluster stops.
+/// Runs the Service proxies for `nodes` until the cluster stops.
 ///
 /// # Errors
 ///
@@ -90,11 +90,11 @@ pub(crate) async fn run(shared: ClusterContext, nodes: Vec<String>) -> Result<()
     writing.await.map_err(log_error)
 }
 
-/// The proxy of one node.
+/// Proxy for one node.
 struct NodeProxy {
     node: ProxiedNode,
     dataplane: DataplaneBackend,
-    /// Table of the last sync.
+    /// Table from the last sync.
     table: ServiceTable,
 }
 

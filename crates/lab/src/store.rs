@@ -171,7 +171,7 @@ impl Store {
         Some(object)
     }
 
-    /// Atomically applies to one object the step that `change` returns. Returns the resulting object (or its last
+    /// Atomically applies the action that `change` returns to one object. Returns the resulting object (or its last
     /// state, if it was removed), or `None` if there is no such object.
     ///
     /// `change` runs under the store's lock, so it must not call the store.
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn list_is_limited_to_its_namespace() {
+    fn list_returns_only_objects_in_namespace() {
         let store = Store::default();
         for (namespace, name) in [("a", "x"), ("ab", "y"), ("a", "z")] {
             store.create(Resource::Pods, namespace, name, object(0)).unwrap();

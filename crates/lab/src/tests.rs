@@ -113,7 +113,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn api_server_refuses_unknown_token() {
+async fn api_server_rejects_unknown_token() {
     let fixture = start().await;
     let mut config = client_config(&fixture.cluster).await;
     config.auth_info.token = Some("guess".to_owned().into());

@@ -8,5 +8,5 @@ pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
 /// Name prefix of the volume that holds a pod's service account token.
 pub(crate) const TOKEN_VOLUME: &str = "kube-api-access-";
-/// Service account of pods that name none. Every namespace has it.
+/// Service account for pods that specify none. Every namespace has it.
 pub(crate) const DEFAULT_ACCOUNT: &str = "default";

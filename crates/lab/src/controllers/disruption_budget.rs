@@ -1,5 +1,5 @@
-//! Maintains the status of PodDisruptionBudgets: the numbers of healthy pods, of pods required to be healthy, and of
-//! pods that may be disrupted.
+//! Maintains the status of PodDisruptionBudgets: how many pods are healthy, how many must be healthy, and how many may
+//! be disrupted.
 //!
 //! Based on pkg/controller/disruption. [Evictions](crate::registry) are charged against the numbers that this
 //! controller writes. A pod whose eviction was approved counts as already gone, but only until the deadline for its
@@ -98,8 +98,8 @@ fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, Strin
     Ok(scales.values().sum())
 }
 
-/// Returns the uid and scale of the topmost controller that has a scale, such as a Deployment, or a ReplicaSet that
-/// does not belong to one.
+/// Returns the uid and scale of the topmost controller that has a scale: for example, a Deployment, or a ReplicaSet
+/// that does not belong to one.
 fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
     let resource = Resource::of_reference(owner).filter(|resource| resource.has_scale())?;
     let object = registry.get(resource, namespace, text(&owner["name"])).ok()?;

@@ -1,8 +1,8 @@
 //! Runs Jobs to completion, and removes them when their time to live expires.
 //!
-//! Based on pkg/controller/job and pkg/controller/ttlafterfinished: a Job first gets the condition
-//! `SuccessCriteriaMet` or `FailureTarget`, and then `Complete` or `Failed` when its last pod has terminated.
-//! Success policies and failure policies (per pod or per index) are stored but have no effect.
+//! Based on pkg/controller/job and pkg/controller/ttlafterfinished: a Job first gets the `SuccessCriteriaMet` or
+//! `FailureTarget` condition, and then `Complete` or `Failed` when its last pod has terminated. Success policies and
+//! failure policies (per pod or per index) are stored but have no effect.
 
 mod indexes;
 mod job_pods;

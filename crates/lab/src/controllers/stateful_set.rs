@@ -1,8 +1,8 @@
 //! Runs StatefulSets: numbered pods with stable names that are replaced in order.
 //!
 //! Based on pkg/controller/statefulset. [`stateful_set_steps`] decides the next steps, and [`stateful_set_pods`] builds
-//! pods. New pods always come from the latest template, even below a partition. `volumeClaimTemplates` become volumes of
-//! the pods, without claim objects.
+//! pods. New pods always come from the latest template, even below a partition. `volumeClaimTemplates` become pod
+//! volumes, without claim objects.
 
 mod stateful_set_pods;
 mod stateful_set_steps;

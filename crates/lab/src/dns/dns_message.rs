@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use super::dns_records::{DnsRecords, ZONE};
 
 /// Maximum number of bytes in a UDP response, regardless of the client's limit. It avoids fragmentation (CoreDNS's
-/// plugin `bufsize`).
+/// `bufsize` plugin).
 const MAX_UDP_BYTES: u16 = 1232;
 
 /// Transport of a response.
@@ -66,7 +66,7 @@ fn fill(response: &mut Message, query: &Query, records: &DnsRecords, ttl_seconds
     match records.addresses(labels) {
         None => response.metadata.response_code = ResponseCode::NXDomain,
         Some(mut addresses) => {
-            // CoreDNS's plugin `loadbalance` does the same, because clients take the first address.
+            // CoreDNS's `loadbalance` plugin does the same, because clients take the first address.
             addresses.shuffle(&mut rand::rng());
             for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
                 let data = RData::A(A(address));

@@ -1,7 +1,7 @@
 //! Resolves the cluster's names. Pure: objects in, records out.
 //!
-//! Follows the specification of DNS for Services and pods (kubernetes/dns, docs/specification.md, schema 1.1.0) and
-//! CoreDNS's plugin `kubernetes`, which takes readiness from the EndpointSlices; it does not publish an endpoint that
+//! Follows the DNS specification for Services and pods (kubernetes/dns, docs/specification.md, schema 1.1.0) and
+//! CoreDNS's `kubernetes` plugin, which takes readiness from the EndpointSlices; it does not publish an endpoint that
 //! is not ready unless the Service asks for that.
 
 use std::collections::BTreeMap;

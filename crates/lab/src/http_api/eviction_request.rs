@@ -1,7 +1,7 @@
 //! The `eviction` subresource for pods.
 //!
 //! The [registry](super::super::registry) decides whether a pod may be evicted. This module defines the order and
-//! timing of the steps, as watchers observe them in a real cluster: first the condition `DisruptionTarget`, then the
+//! timing of the steps, as watchers observe them in a real cluster: first the `DisruptionTarget` condition, then the
 //! deletion.
 
 use http::{Method, Request, StatusCode};

@@ -46,8 +46,8 @@ pub(super) async fn answer(
     let dir = pod_log_dir(&shared.log_dir, namespace, name, &uid);
     let previous = query.is_set("previous");
     let status = status_of(&pod, &container);
-    // While a container waits to be restarted, its current run is also the last one that has ended, which is the
-    // previous one (`validateContainerLogStatus` in pkg/kubelet/kubelet_pods.go).
+    // While a container waits to be restarted, the run that has just ended counts as the previous one, although its log
+    // is still the current log (`validateContainerLogStatus` in pkg/kubelet/kubelet_pods.go).
     let is_between_runs =
         status["state"]["waiting"].is_object() && status["lastState"]["terminated"].is_object();
     let path = if previous && !is_between_runs {

@@ -85,7 +85,7 @@ pub(super) async fn forward(
         sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
     let (mut parts, body) = answer.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    // Keep the connection alive for as long as the response body lasts.
+    // Keep the connection alive until the response body ends.
     let body = body.map_err(BodyError::from).map_frame(move |frame| {
         let _ = &connection;
         frame

@@ -1,5 +1,5 @@
-//! Pod subresources that a real cluster serves but this one does not, such as entering a container, forwarding its
-//! ports, or adding a container. The response says so and suggests an alternative.
+//! Pod subresources that a real cluster serves but this one does not: those that enter a container, forward its ports,
+//! or change a pod's containers. The response states this and suggests an alternative.
 
 use super::super::network::Network;
 use super::super::resource::Resource;

@@ -35,7 +35,7 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// Creates the delays, starting with those of the nodes, by node address.
+    /// Creates the delays from those of the nodes, keyed by node address. Pods' delays are added later.
     pub(crate) fn new(nodes: impl IntoIterator<Item = (Ipv4Addr, HopLatency)>, sampler: Sampler) -> Self {
         Self { by_peer: Mutex::new(nodes.into_iter().collect()), sampler }
     }

@@ -55,7 +55,7 @@ pub enum KernelError {
         /// The cause.
         source: io::Error,
     },
-    /// The trial of the dataplane failed.
+    /// The dataplane check failed.
     #[error("{0}")]
     Tried(String),
 }

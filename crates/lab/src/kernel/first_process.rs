@@ -4,7 +4,8 @@
 //!
 //! The new namespace is below the PID namespace of all containers, so only a process in that namespace can create it. A
 //! child of this process joins it, creates the new namespace, starts the first process as its own sibling, and exits.
-//! The kernel reveals the sibling's id, as numbered for this process, by naming the sender of data on a socket.
+//! The sibling then writes to a socket, from which this process learns the sibling's id: the kernel attaches the
+//! sender's id, in the receiver's own numbering.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,8 +1,8 @@
 //! First process of the containers' PID namespace.
 //!
 //! The kernel kills every other process in the namespace as soon as this one exits. It exits as soon as its standard
-//! input closes, that is, when the cluster's process exits for any reason. If that process was killed, this one removes
-//! the files that the other left behind. Until then, it adopts orphans.
+//! input closes, that is, when the cluster's process exits for any reason. If the cluster's process was killed, this
+//! one removes the leftover files before it exits. Until then, it adopts orphans.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -44,7 +44,7 @@ pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     ready?;
 
     take_in_orphans()?;
-    // After this, no process writes.
+    // After this, no process is left that could write to the files.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     leftovers.iter().for_each(|path| remove(path));
     Ok(())

@@ -186,7 +186,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
         };
         let signal = i32::try_from(arrived.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
         match signal {
-            // The kernel sends signals from the keyboard to the whole group, so the command gets them anyway.
+            // The kernel sends keyboard signals to the whole process group, so the command gets them anyway.
             Some(signal) if signal != Signal::SIGCHLD && arrived.ssi_code != SI_KERNEL => {
                 kill(pid, signal)?;
             }

@@ -1,7 +1,7 @@
 //! Connections between the namespaces: point-to-point links and routes, as scripts for `ip -batch`.
 //!
 //! Every hop is routed; there is no bridge. Each node and each pod has one interface, `eth0`, and reaches everything
-//! through the other end of that link, so all traffic of a pod passes through its node's netfilter. Packets to a pod
+//! through the other end of that link, so all of a pod's traffic passes through its node's netfilter. Packets to a pod
 //! that does not exist take the wider route for the node's pods, which leads nowhere: to an interface whose other end
 //! is down.
 
@@ -27,7 +27,7 @@ pub struct NodePlan {
     pub name: String,
     /// Address of the node.
     pub address: Ipv4Addr,
-    /// Network address of the /24 of the node's pods.
+    /// Network address of the /24 for the node's pods.
     pub pods: Ipv4Addr,
 }
 

@@ -1,9 +1,9 @@
-//! Mount namespaces of containers.
+//! Container mount namespaces.
 //!
-//! A container sees the machine's files unchanged, except for `/proc`, which shows the containers' processes, and the
-//! mounts from its manifest. The root directory belongs to the cluster and contains the machine's directories so that
-//! mounts are possible at paths that the machine does not have. If one of the machine's directories lacks a mount's
-//! path, a directory of the container's own with the same entries covers it.
+//! A container sees the machine's files unchanged, with two exceptions: `/proc` shows the containers' processes, and
+//! the mounts from the container's manifest cover some paths. The root directory belongs to the cluster and contains
+//! the machine's directories so that mounts are possible at paths that the machine does not have. If one of the
+//! machine's directories lacks a mount's path, a directory of the container's own with the same entries covers it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const MACHINE: &str = "/.machine";
 /// Directory for the files that containers mount.
 pub(super) const STORE: &str = "/.volumes";
 
-/// File or directory of the machine that is mounted at a path in a container.
+/// File or directory on the machine that is mounted at a path in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// A file or a directory.

@@ -1,8 +1,8 @@
-//! Mode of a node agent, as seen by its pods.
+//! A node agent's mode, as its pods see it.
 
 use tokio::sync::watch;
 
-/// Mode of a node agent.
+/// A node agent's mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AgentMode {
     /// True if the agent is not running: it is between exit and start, or the node is off. It notices and writes

@@ -42,8 +42,8 @@ pub(super) enum ActionOutcome {
     Failure(String),
 }
 
-/// Error that kept an action from being performed at all. To a kubelet, this is neither a success nor a failure of a
-/// probe.
+/// Error that kept an action from being performed at all. A kubelet counts this as neither a probe success nor a
+/// probe failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     #[error("{0}")]

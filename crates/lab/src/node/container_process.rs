@@ -65,8 +65,9 @@ impl ProcessExit {
         Self { code: status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(255), signal }
     }
 
-    /// Returns the signal whose default action killed the process. Process 1 does not get such a signal, so a handler
-    /// must have passed it back to the system.
+    /// Returns the signal whose default action killed the process. A process that stands in for process 1 gets only
+    /// signals for which it has a handler, so its handler must have restored the default action and raised the signal
+    /// again.
     pub(super) fn by_default_action(&self) -> Option<Signal> {
         const ASKING: [Signal; 6] = [
             Signal::SIGTERM,
@@ -252,7 +253,7 @@ impl Keeper {
             tokio::select! {
                 status = self.first.wait() => break status,
                 Some(signal) = self.signals.recv() => {
-                    // Processes that exist by now will be found later, wherever they hide.
+                    // Record the processes that exist now so that they are found later, however they detach.
                     members.extend(self.below().await);
                     self.signal(signal);
                 }
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bounded_output_ignores_open_pipe() {
+    async fn command_output_is_bounded_and_ignores_open_pipe() {
         let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
         assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
         // A process that the shell left behind holds the pipe.

@@ -27,8 +27,8 @@ use super::probe::{FirstProbe, ProbeKind, ProbeResult, Prober};
 use super::stop::stop;
 use crate::registry::NOT_MODELLED;
 
-/// First and longest pause before a restart, from a container's second restart on; the pause doubles each time. The
-/// first restart is immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
+/// First and longest pause before a container's second and later restarts; the pause doubles each time. The first
+/// restart is immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
 const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
 const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
 /// Minimum run time after which the next restart is immediate again (`HasExpiredFunc` of `crashLoopBackOff`).
@@ -175,7 +175,8 @@ impl Supervisor {
         std::future::pending().await
     }
 
-    /// Shows that the next start has to wait. Without a wait, the container's status still shows how it exited.
+    /// Shows in the container's status that the next start has to wait. If it does not have to wait, the status
+    /// continues to show how the container exited.
     fn show_back_off(&self, back_off: Duration) {
         if back_off.is_zero() {
             return;

@@ -1,7 +1,7 @@
-//! Environment of a container. Pure.
+//! A container's environment. Pure.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`makeEnvironmentVariables`) and
-//! `pkg/kubelet/envvars/envvars.go` (the variables of Services).
+//! `pkg/kubelet/envvars/envvars.go` (Service variables).
 
 use std::collections::BTreeMap;
 
@@ -242,7 +242,7 @@ pub(super) fn resource_value(
     Ok(resource_quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
 }
 
-/// Returns the variables for a Service, or none if it has no address. Those in the form of Docker's links
+/// Returns the variables for a Service, or none if it has no address. Variables in the style of Docker links
 /// (`WEB_PORT_80_TCP`) are omitted.
 pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
     let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();

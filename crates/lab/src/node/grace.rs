@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn hookless_kill_waits_full_period() {
+    fn kill_without_hook_waits_full_grace_period() {
         assert_eq!(times(5, 0, 0), (0, 5_000));
         assert_eq!(times(30, 0, 0), (0, 30_000));
         assert_eq!(times(40, 0, 0), (0, 40_000));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn forced_deletion_allows_one_second_hook() {
+    fn forced_deletion_gives_hook_one_second() {
         assert_eq!(times(0, 0, 0), (0, 2_000));
         assert_eq!(times(0, 3_000, 0), (1_000, 3_000));
         assert_eq!(Grace::new(-5), Grace::new(1));

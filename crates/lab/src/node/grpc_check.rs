@@ -1,7 +1,8 @@
 //! Client for gRPC probes: one `grpc.health.v1.Health/Check` call on its own connection.
 //!
-//! The `h2` crate does HTTP/2. The two messages, of one field each, are encoded here, because a gRPC library would add
-//! its own client and code generation to save 60 lines. Errors use a kubelet's wording, because people search for it.
+//! The `h2` crate implements HTTP/2. The two messages, with one field each, are encoded here, because a gRPC library
+//! would add its own client and code generation to save 60 lines. Errors use a kubelet's wording, because people search
+//! for it.
 //!
 //! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; for the protocol over HTTP/2, grpc/grpc,
 //! `doc/PROTOCOL-HTTP2.md`.

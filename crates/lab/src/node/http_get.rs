@@ -1,7 +1,7 @@
 //! HTTP client for probes and hooks: one GET on its own connection.
 //!
-//! Like a kubelet's client, it does not verify an HTTPS server's certificate. Unlike one, it does not follow redirects.
-//! Its errors use Go's wording, because people search for it.
+//! Like a kubelet's client, it does not verify an HTTPS server's certificate. Unlike a kubelet's client, it does not
+//! follow redirects. Its errors use Go's wording, because people search for it.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub(super) struct HttpGet {
     /// Path including the query.
     pub(super) path: String,
     pub(super) headers: Vec<(String, String)>,
-    /// User agent, unless the headers name one.
+    /// User agent, unless the headers contain one.
     pub(super) agent: String,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct NodeInfo {
     /// Index among the nodes, from 0.
     pub(crate) index: u8,
     pub(crate) address: Ipv4Addr,
-    /// Program to run for the image `rolldrop`.
+    /// Program to run for the `rolldrop` image.
     pub(crate) own_binary: PathBuf,
     /// Channel for commands to the agent, and registry of the containers that can be killed.
     pub(crate) agents: Agents,

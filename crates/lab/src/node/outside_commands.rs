@@ -13,13 +13,13 @@ pub(super) enum Outside {
     Process1,
     /// `kill -TERM -1`.
     #[error(
-        "it would signal all processes of this machine, because pods share them on the userspace dataplane; use the \
+        "it would signal all processes on this machine, because pods share them on the userspace dataplane; use the \
          kernel dataplane"
     )]
     All,
     /// `pkill nginx`.
     #[error(
-        "it would signal processes by name, including other processes of this machine on the userspace dataplane; \
+        "it would signal processes by name, which on the userspace dataplane includes other processes on this machine; \
          use the kernel dataplane"
     )]
     ByName,

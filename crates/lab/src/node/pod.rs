@@ -1,4 +1,4 @@
-//! Life of one pod on its node.
+//! The life of one pod on its node.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet.go` (`SyncPod`, `SyncTerminatingPod`,
 //! `SyncTerminatedPod`) and `pkg/kubelet/pod_workers.go`.
@@ -32,7 +32,7 @@ const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
 /// Interval at which a pod's status is rewritten if another client has changed it (`syncPeriod` in pkg/kubelet/status).
 const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
 
-/// Newest state of a pod at the API server.
+/// Latest state of a pod at the API server.
 #[derive(Clone, Debug)]
 pub(super) struct PodSnapshot {
     pub(super) object: Arc<Value>,
@@ -163,7 +163,7 @@ impl PodWorker {
         }
     }
 
-    /// Creates the pod's volumes, with as many attempts as it takes.
+    /// Creates the pod's volumes, retrying until that succeeds.
     async fn mount_volumes(&self) {
         let mut wait = VOLUME_INITIAL_BACK_OFF;
         while let Err(error) = self.context.make_volumes() {
@@ -173,7 +173,7 @@ impl PodWorker {
         }
     }
 
-    /// Creates the pod's sandbox, with as many attempts as it takes. The actual time taken counts towards the measured
+    /// Creates the pod's sandbox, retrying until that succeeds. The actual time taken counts towards the measured
     /// delay.
     async fn prepare_sandbox(&self) {
         let measured = self.context.shared.delay(|latencies| latencies.scheduled_to_sandbox);

@@ -45,13 +45,13 @@ pub(super) struct PodContext {
     /// Pod as it was bound.
     pod: Pod,
     object: Arc<Value>,
-    /// Network of the pod.
+    /// The pod's network.
     pub(super) sandbox: PodSandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
     /// Volumes created for the pod; empty where nothing can be mounted.
     volumes: OnceLock<MadeVolumes>,
-    /// Token of the pod, once requested.
+    /// The pod's token, once requested.
     token: OnceLock<String>,
     /// Notified when a container's view has changed.
     pub(super) changed: Notify,
@@ -163,7 +163,7 @@ impl PodContext {
     ///
     /// # Errors
     ///
-    /// The error of the first volume that cannot be created. The caller may try again.
+    /// The error for the first volume that cannot be created. The caller may try again.
     pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
         let make = |store: &MountDirectory| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))

@@ -1,4 +1,4 @@
-//! Status of a pod, as a kubelet writes it. Pure.
+//! Pod status, as a kubelet writes it. Pure.
 
 use k8s_openapi::api::core::v1::Container;
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub(super) enum RestartsOf {
     Containers,
 }
 
-/// Reason for which a kubelet terminates a pod on its own. It is shown once all containers have exited.
+/// Reason why a kubelet terminates a pod on its own. It is shown once all containers have exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KubeletTermination {
     /// The node is shutting down.
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn status_write_keeps_foreign_conditions() {
+    fn status_write_keeps_conditions_from_others() {
         let mut pod = json!({"status": {"conditions": [
             {"type": "DisruptionTarget", "status": "True"},
             {"type": "Initialized", "status": "True", "lastTransitionTime": "T1"},

@@ -1,6 +1,6 @@
 //! Gives a pod's containers the location of the API server and their identity, through the files in the volume that
-//! admission has added to the pod. If nothing can be mounted, variables give the location of these files, and a
-//! kubeconfig next to them serves clients that look nowhere else.
+//! admission has added to the pod. If nothing can be mounted, environment variables give the location of these files,
+//! and a kubeconfig next to them serves clients that look nowhere else.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};

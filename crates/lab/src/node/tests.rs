@@ -1,4 +1,4 @@
-//! Tests of whole pods, with real processes, against a real registry and without model delays.
+//! Tests that run complete pods, with real processes, against a real registry and without model delays.
 
 mod running;
 mod termination;
@@ -435,7 +435,7 @@ async fn failing_liveness_probe_restarts_container() {
 }
 
 #[tokio::test]
-async fn node_stop_leaves_no_process() {
+async fn stopped_node_leaves_no_process() {
     let node = Node::start();
     let mut pods =
         node.pod(json!({"containers": [shell("app", &format!("trap '' TERM; echo pid $$$$; {SLEEP}"))]}));

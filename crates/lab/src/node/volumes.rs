@@ -1,9 +1,9 @@
 //! Volumes, which hold files for containers.
 //!
-//! Volumes are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
-//! when the pod was bound to the node; a change to a ConfigMap or Secret does not reach a running pod. The volume of a
-//! claim outlives the pod; each claim has a directory, regardless of its class and size. The claim's object need not
-//! exist.
+//! Volumes are directories on the machine, which the dataplane mounts at the paths in the manifest. Their contents are
+//! as they were when the pod was bound to the node; a change to a ConfigMap or Secret does not reach a running pod. A
+//! claim's volume outlives the pod; each claim has a directory, regardless of its class and size. The claim object need
+//! not exist.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.
 
@@ -42,7 +42,7 @@ impl VolumeError {
     }
 }
 
-/// Volumes of a pod, by name.
+/// A pod's volumes, by name.
 pub(super) type MadeVolumes = BTreeMap<String, MadeVolume>;
 
 /// Volume that containers can mount.
@@ -50,7 +50,7 @@ pub(super) type MadeVolumes = BTreeMap<String, MadeVolume>;
 pub(super) struct MadeVolume {
     /// Path as this process sees it.
     made_at: PathBuf,
-    /// Path for the source of a mount.
+    /// Path to use as the source of a mount.
     source: PathBuf,
     read_only: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
 ///
 /// # Errors
 ///
-/// The error of the first volume that cannot be created. The caller may try again.
+/// The error for the first volume that cannot be created. The caller may try again.
 pub(super) fn make(
     pod: &Pod,
     store: &MountDirectory,
@@ -239,7 +239,7 @@ impl Maker<'_> {
     fn claimed(&self, claim: &str, read_only: bool, store: &MountDirectory) -> Result<MadeVolume, String> {
         let namespace = self.around.pod.metadata.namespace.as_deref().unwrap_or_default();
         let below = Path::new(CLAIMS).join(namespace).join(within(claim)?);
-        // The directory of the claims is next to the pod's own.
+        // The claims' directory is next to the pod's own.
         let beside = |path: &Path| path.parent().unwrap_or(path).join(&below);
         let made_at = beside(&store.made_at);
         fs::create_dir_all(&made_at)

@@ -1,4 +1,4 @@
-//! Admission of pods: gives each new pod its service account.
+//! Pod admission: gives each new pod its service account.
 //!
 //! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount`.
 

@@ -253,7 +253,7 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// Returns the step that a DELETE request at `now` (Unix seconds) causes for a pod.
+/// Returns the action that a DELETE request at `now` (Unix seconds) causes for a pod.
 fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreAction {
     // A negative grace period means one second, the minimum.
     let at_least_one = |grace: i64| if grace < 0 { 1 } else { grace };
@@ -289,7 +289,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreActio
     StoreAction::Replace(pod)
 }
 
-/// Returns the step that a DELETE request causes for a namespace, which is only marked, because its contents are
+/// Returns the action that a DELETE request causes for a namespace, which is only marked, because its contents are
 /// deleted first.
 fn delete_namespace(namespace: &Value, now: i64) -> StoreAction {
     if is_being_deleted(namespace) {

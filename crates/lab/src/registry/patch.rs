@@ -88,7 +88,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
             copied += object.pointer(copy.from.as_str()).map_or(0, weight);
             if copied > MAX_COPIED_BYTES {
                 let message =
-                    format!("the copy operations of a JSON patch may copy at most {MAX_COPIED_BYTES} bytes");
+                    format!("the copy operations in a JSON patch may copy at most {MAX_COPIED_BYTES} bytes");
                 return Err(Status::plain(413, message));
             }
         }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn strategic_patch_refuses_keyless_element() {
+    fn strategic_patch_rejects_element_without_merge_key() {
         let patch = ObjectPatch {
             kind: PatchKind::Strategic,
             body: json!({"spec": {"containers": [{"image": "x"}]}}),

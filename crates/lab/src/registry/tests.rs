@@ -63,7 +63,7 @@ fn create_generates_and_validates_names() {
 }
 
 #[test]
-fn binding_keeps_foreign_pod_conditions() {
+fn binding_keeps_pod_conditions_from_others() {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
@@ -270,7 +270,7 @@ fn services_get_distinct_cluster_ips() {
 }
 
 #[tokio::test]
-async fn filtered_watch_translates_relabelling() {
+async fn filtered_watch_reports_relabelling_as_add_or_delete() {
     let registry = registry();
     let selection = ObjectSelection::parse(Resource::Pods, "app=web", "").unwrap();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();

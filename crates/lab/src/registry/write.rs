@@ -30,7 +30,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 400 and 422 for an invalid object, 403 and 404 for its namespace, 409 if the name is already taken.
+    /// 400 and 422 for an invalid object, 403 if its namespace is being deleted, 404 if the namespace does not exist,
+    /// 409 if the name is already taken.
     pub(crate) fn create(
         &self,
         resource: Resource,
@@ -107,7 +108,7 @@ impl Registry {
         Ok(created)
     }
 
-    /// Creates the objects that every namespace has: the service account `default`, and the certificate that pods use
+    /// Creates the objects that every namespace has: the `default` service account, and the certificate that pods use
     /// to verify the API server. Unlike a real cluster's, they are not restored after a deletion.
     fn fill_namespace(&self, namespace: &str) -> Result<(), Status> {
         self.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": DEFAULT_ACCOUNT}}))?;

@@ -57,7 +57,7 @@ impl PodLink {
         }
     }
 
-    /// Carries the bytes of one direction until that direction is closed.
+    /// Carries bytes in one direction until that direction is closed.
     async fn carry(&self, from: ReadHalf<'_>, to: WriteHalf<'_>) -> io::Result<()> {
         let (sender, arrivals) = mpsc::channel(MAX_UNDER_WAY);
         tokio::join!(self.send(from, sender), self.deliver(arrivals, to)).1

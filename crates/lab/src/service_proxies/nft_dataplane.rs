@@ -14,7 +14,7 @@ use crate::address_block::node_pods;
 use crate::kernel::{Fabric, KernelError};
 use rolldrop_record::clock::Stamp;
 
-/// nftables rules of a node.
+/// A node's nftables rules.
 #[derive(Debug)]
 pub(super) struct NftRules {
     nft: Nft,

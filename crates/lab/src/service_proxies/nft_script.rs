@@ -1,11 +1,11 @@
-//! nftables rules of a node, as scripts for `nft -f`. Pure.
+//! A node's nftables rules, as scripts for `nft -f`. Pure.
 //!
 //! Names and layout follow kube-proxy's nftables mode, except for one rule (`dnat`): a map leads from each Service
 //! address to a chain, which picks an endpoint at random; node ports have a similar map; with session affinity, each
 //! endpoint has a set of the clients that stay with it. Connections to Services without endpoints are rejected, and
-//! those to ports that the policy Local leaves without one are dropped. A script applies the differences between two
-//! tables in one transaction. Like kube-proxy's rules, it leaves established connections alone; they follow their
-//! conntrack entries, and so does any packet that matches the entry of an earlier connection.
+//! those to ports that the `Local` policy leaves without an endpoint are dropped. A script applies the differences
+//! between two tables in one transaction. Like kube-proxy's rules, it leaves established connections alone; they follow
+//! their conntrack entries, and so does any packet that matches the entry of an earlier connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -25,7 +25,7 @@ const MASQUERADE_MARK: &str = "0x4000";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeAddresses {
     pub(super) address: Ipv4Addr,
-    /// Network address of the /24 of the node's pods.
+    /// Network address of the /24 for the node's pods.
     pub(super) pods: Ipv4Addr,
 }
 
@@ -134,8 +134,8 @@ impl NftScript {
         let _ = writeln!(self.0, "{line}");
     }
 
-    /// Removes the rules that a port no longer has and adds new ones. A chain must exist before any rule names it, and
-    /// for as long as one does.
+    /// Removes the rules that a port no longer has and adds new ones. A chain must exist for as long as any rule refers
+    /// to it.
     fn change(&mut self, before: &PortRules, after: &PortRules) {
         for element in before.elements.difference(&after.elements) {
             self.line(format_args!("delete element ip kube-proxy {element}"));
@@ -299,8 +299,8 @@ fn verdict(way: ConnectionFate<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns the rules that pick one of these backends at random: each rule takes an equal share of the connections that
-/// the earlier ones left.
+/// Returns the rules that pick one of these backends at random. Each rule takes its share of the connections left by
+/// the earlier rules, so that all backends get the same number on average.
 ///
 /// kube-proxy has one rule with a map of all endpoints. A packet that meets such a map at the moment its rule is
 /// replaced finds nothing in the map, and its connection is lost (docs/proofs.md). This is caused by the kernel, not by
@@ -312,7 +312,8 @@ fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
     shares(backends).map(rule).collect()
 }
 
-/// Returns each backend with a match that gives it an equal share of the connections that the earlier ones left.
+/// Returns each backend with a match expression. With the expressions tried in order, all backends get equal shares of
+/// the connections.
 fn shares(backends: &[Backend]) -> impl Iterator<Item = (String, &Backend)> {
     backends.iter().enumerate().map(|(n, backend)| match backends.len() - n {
         1 => (String::new(), backend),
@@ -358,7 +359,7 @@ mod tests {
         )])
     }
 
-    /// Returns the same table with the policy Local for connections from outside.
+    /// Returns the same table with the `Local` policy for connections from outside.
     fn local_table(pods: &[u8], local: &[u8]) -> ServiceTable {
         let port = ServicePort { external: ServiceTrafficPolicy::Local, ..port(Some(30080)) };
         let (cluster, local) = (backends(pods), backends(local));
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn affinity_set_follows_its_endpoint() {
+    fn affinity_set_changes_with_endpoint_and_timeout() {
         let table = |pods: &[u8], seconds| {
             let affinity = Some(Duration::from_secs(seconds));
             ServiceTable::from([(

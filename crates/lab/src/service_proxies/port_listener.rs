@@ -247,7 +247,7 @@ mod tests {
 
     /// The server closes an idle connection while a request is on its way.
     #[tokio::test]
-    async fn delayed_link_loses_crossing_request() {
+    async fn request_crossing_a_close_on_delayed_link_is_lost() {
         let proxy = proxy_over(HopLatency::constant(Duration::from_millis(300))).await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());

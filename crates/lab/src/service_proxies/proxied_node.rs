@@ -25,7 +25,7 @@ pub(super) enum Synced {
 }
 
 impl ProxiedNode {
-    /// Logs that these routes are in effect from the second of these times on, and that the previous ones were in
+    /// Logs that these routes have been in effect since the second of these times, and that the previous ones were in
     /// effect until the first.
     pub(super) fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
         let others_for_node_port = port.node_port.is_some() && port.internal != port.external;

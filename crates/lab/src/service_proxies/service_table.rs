@@ -46,7 +46,7 @@ impl ServicePort {
 /// Traffic policy of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum ServiceTrafficPolicy {
-    /// Endpoints of the whole cluster.
+    /// Endpoints in the whole cluster.
     #[default]
     Cluster,
     /// Endpoints on the node where the connection arrives.
@@ -87,7 +87,7 @@ pub(super) struct Backend {
 /// still serve while terminating.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PortEndpoints {
-    /// Endpoints of the whole cluster.
+    /// Endpoints in the whole cluster.
     pub(super) cluster: Arc<[Backend]>,
     /// Endpoints on the node itself, if one of the port's policies needs them.
     pub(super) local: Arc<[Backend]>,
@@ -297,7 +297,7 @@ mod tests {
         backends.iter().map(|backend| backend.pod.to_string()).collect()
     }
 
-    /// Returns the fate of outside connections to a node port with the policy Local.
+    /// Returns the fate of outside connections to a node port with the `Local` policy.
     fn local(slices: &[EndpointSlice], node: &str) -> String {
         let mut service = service("web", "127.64.240.1");
         let spec = service.spec.as_mut().unwrap();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_endpoints_come_first() {
+    fn ready_endpoints_exclude_all_others() {
         let one = slice(&[("a", true, true, false), ("b", false, true, true), ("c", false, false, false)]);
         assert_eq!(pods(&[one]), ["a"]);
     }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn table_skips_headless_and_foreign_slices() {
+    fn table_skips_headless_services_and_their_slices() {
         let table = compute(
             &[service("web", "None"), service("other", "127.64.240.2")],
             &[slice(&[("a", true, true, false)])],

@@ -1,6 +1,6 @@
 //! The proxy's own log of its routing, independent of everything that measures it.
 //!
-//! `service-proxy.jsonl` has one line for each change of a Service's endpoints that took effect, and one for each
+//! `service-proxy.jsonl` has one line for each change to a Service's endpoints that took effect, and one for each
 //! connection. Tests compare measurements with it.
 
 use std::io;
@@ -23,8 +23,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum ProxyLogLine<'a> {
-    /// The endpoints of a Service port changed: connections used the old table until `swap_begin_ns`, and use this one
-    /// from `t_ns` on.
+    /// The endpoints of a Service port changed: connections used the old table until `swap_begin_ns`, and have used
+    /// this one since `t_ns`.
     Sync {
         t_ns: Stamp,
         swap_begin_ns: Stamp,
@@ -32,7 +32,7 @@ pub(super) enum ProxyLogLine<'a> {
         service: &'a str,
         port: u16,
         endpoints: &'a [Backend],
-        /// Endpoints of the node port for connections from outside, if they differ from `endpoints`.
+        /// Endpoints for connections to the node port from outside, if they differ from `endpoints`.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_port_endpoints: Option<&'a [Backend]>,
     },

@@ -16,7 +16,7 @@ use super::port_listener::{ArrivalSide, InEffect, PortProxy};
 use super::proxied_node::ProxiedNode;
 use super::service_table::{PortEndpoints, PortProtocol, ServicePort, ServiceTable};
 
-/// Listeners of a node.
+/// A node's listeners.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     ports: BTreeMap<ServicePort, PortListeners>,

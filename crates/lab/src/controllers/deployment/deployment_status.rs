@@ -36,7 +36,7 @@ impl<'a> Draft<'a> {
         Self { deployment, status, conditions, now }
     }
 
-    /// Counts the replicas of the ReplicaSets, and sets the condition `Available`.
+    /// Counts the replicas of the ReplicaSets, and sets the `Available` condition.
     pub(super) fn count(&mut self, all: &[Arc<Value>], new: Option<&Value>) {
         let sum = |field: &str| -> i64 { all.iter().map(|replica_set| count(replica_set, field)).sum() };
         let available = sum("availableReplicas");

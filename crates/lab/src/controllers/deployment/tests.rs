@@ -90,7 +90,7 @@ async fn undone_rollout_reuses_old_replica_set() {
 }
 
 #[tokio::test]
-async fn rollout_respects_surge_and_unavailable() {
+async fn rollout_respects_max_surge_and_max_unavailable() {
     let bench = Bench::start(&BOTH);
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
     bench.create(Resource::Deployments, deployment(3, json!({"strategy": strategy})));

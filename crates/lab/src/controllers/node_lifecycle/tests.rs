@@ -14,7 +14,7 @@ fn cluster() -> Bench {
     bench
 }
 
-/// Sets the node's condition `Ready`.
+/// Sets the node's `Ready` condition.
 fn say_ready(bench: &Bench, ready: &str) {
     let now = bench.registry().now();
     bench.modify(Resource::Nodes, "node-1", ObjectPart::Status, |node| {
@@ -63,7 +63,7 @@ async fn cordoned_node_is_tainted() {
 }
 
 #[tokio::test]
-async fn no_execute_evicts_intolerant_pods() {
+async fn no_execute_taint_evicts_pods_without_toleration() {
     let bench = cluster();
     let tolerant = json!([{"key": "maintenance", "operator": "Exists"}]);
     for (name, tolerations) in [("web", json!([])), ("steady", tolerant)] {

@@ -94,7 +94,7 @@ async fn min_ready_seconds_delays_availability() {
 }
 
 #[tokio::test]
-async fn refused_pod_sets_replica_failure() {
+async fn rejected_pod_sets_replica_failure() {
     let bench = Bench::start(&ALONE);
     // This name is valid for a ReplicaSet, but the generated pod names would be too long.
     let mut long = replica_set(2, 0);

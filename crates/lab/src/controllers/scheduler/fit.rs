@@ -17,7 +17,8 @@ use crate::selector::LabelSelector;
 /// Reason why a pod does not fit on a node, as counted in the message, and the corresponding preemption reason.
 type UnschedulableReason = (&'static str, &'static str);
 
-/// Preemption reasons for nodes where evicting pods would not help, and where it would.
+/// Preemption reasons: for nodes where evicting pods would not help, and for nodes where it would, if there were pods
+/// to evict.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 

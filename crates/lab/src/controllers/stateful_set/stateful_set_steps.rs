@@ -1,8 +1,9 @@
 //! Decides the next steps for a StatefulSet. Pure: objects in, steps out.
 //!
-//! The steps follow `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature gate
-//! `MaxUnavailableStatefulSet`, which is on by default in v1.36: the desired pods come first, then surplus pods, then
-//! the update. With the policy `OrderedReady`, the first pod that is not in its desired state blocks all later steps.
+//! The steps follow `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the
+//! `MaxUnavailableStatefulSet` feature gate, which is on by default in v1.36: the desired pods come first, then surplus
+//! pods, then the update. With the `OrderedReady` policy, the first pod that is not in its desired state blocks all
+//! later steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn update_descends_to_partition() {
+    fn update_proceeds_from_highest_ordinal_to_partition() {
         let all = [(0, "v1"), (1, "v1"), (2, "v1")];
         let rolling = |rolling: Value| json!({"updateStrategy": {"rollingUpdate": rolling}});
         assert_eq!(steps(json!({}), &all), ["-2"]);

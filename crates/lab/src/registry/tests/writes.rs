@@ -34,7 +34,7 @@ fn dry_run_changes_nothing() {
 }
 
 #[test]
-fn unsupported_deletions_are_refused() {
+fn unsupported_deletions_are_rejected() {
     let registry = registry();
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
     for options in [json!({"dryRun": ["All"]}), json!({"propagationPolicy": "Orphan"})] {
@@ -66,7 +66,7 @@ fn dropped_delete_still_removes_pod() {
 }
 
 #[test]
-fn terminating_namespace_refuses_new_objects() {
+fn terminating_namespace_rejects_new_objects() {
     let registry = registry();
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "shop"}})).unwrap();
     registry.delete(Resource::Namespaces, "", "shop", &DeleteOptions::default()).unwrap();
