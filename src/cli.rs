@@ -66,12 +66,12 @@ enum Command {
     Tune(Box<tune_command::TuneArgs>),
     /// Send a load to URLs, without a cluster.
     Load(Box<load_command::LoadArgs>),
-    /// Send a load as ordered by another process.
+    /// Send a load on behalf of another process.
     #[command(hide = true)]
     LoadWorker(load_worker_command::LoadWorkerArgs),
     /// Recreate the report and charts of recorded runs.
     Report(report_command::ReportArgs),
-    /// Check a recorded run, or the history of a watch, against limits.
+    /// Check a recorded run, or a watch history, against limits.
     Gate(gate_command::GateArgs),
     /// Predict how many streams a pod's termination would cut, by preStop sleep and grace period.
     Predict(predict_command::PredictArgs),
@@ -87,7 +87,7 @@ enum Command {
     Cluster(cluster_command::ClusterArgs),
     /// Run the recording proxy, as a sidecar or in front of a Service.
     Proxy(proxy_command::ProxyArgs),
-    /// Notify the recording proxy of this container that its pod is terminating: the preStop hook of that container.
+    /// Notify the recording proxy in this container that its pod is terminating; used as the container's preStop hook.
     #[command(hide = true)]
     ProxyPreStop(proxy_pre_stop_command::ProxyPreStopArgs),
     /// Add the recording proxy to manifests as a sidecar, or remove it.

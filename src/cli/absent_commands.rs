@@ -42,7 +42,7 @@ pub(super) mod workload_command {
     impl WorkloadArgs {
         pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
             bail!(
-                "this build of rolldrop has no sample server: run the image of rolldrop (docs/image.md), or build \
+                "this build of rolldrop has no sample server: run the rolldrop image (docs/image.md), or build \
                  rolldrop with the feature `embedded`, which cargo builds by default"
             )
         }
@@ -80,7 +80,7 @@ mod tests {
         );
         assert_eq!(
             error_of("rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain"),
-            "this build of rolldrop has no sample server: run the image of rolldrop (docs/image.md), or build rolldrop \
+            "this build of rolldrop has no sample server: run the rolldrop image (docs/image.md), or build rolldrop \
              with the feature `embedded`, which cargo builds by default"
         );
     }

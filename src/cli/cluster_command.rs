@@ -318,7 +318,7 @@ fn announce(ready: &ClusterReady, dns: SocketAddr, log_dir: &Path, has_network: 
         writeln!(stdout, "  rolldrop cluster exec -- curl http://SERVICE.NAMESPACE.svc.cluster.local/")?;
     }
     writeln!(stdout, "DNS for cluster.local is at {dns} (UDP and TCP)")?;
-    writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
+    writeln!(stdout, "pod logs are in {}", log_dir.join("pods").display())?;
     stdout.flush()
 }
 

@@ -50,7 +50,7 @@ impl ResultFormat {
         })
     }
 
-    /// Prints the gate of a watch's history.
+    /// Prints the gate on a watch history.
     pub(super) fn show_history(self, gate: &HistoryGate) -> anyhow::Result<()> {
         print(&match self {
             Self::Text => gate.text(),
@@ -58,7 +58,7 @@ impl ResultFormat {
             Self::Junit => gate.junit(),
             Self::Github => in_github(gate.github())?,
             Self::Comment => gate.comment(),
-            Self::Prometheus => bail!("the gate of a history has no --format prometheus: use json"),
+            Self::Prometheus => bail!("the gate on a watch history has no --format prometheus: use json"),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `rolldrop gate`: checks a run, or the history of a watch, against its limits and sets the exit status.
+//! `rolldrop gate`: checks a run, or a watch history, against its limits and sets the exit status.
 
 mod history_gate;
 
@@ -38,8 +38,8 @@ use rolldrop_scenario::expectations::{self, ExpectFile};
   rolldrop gate history --since 24h --workload shop/web --max-dropped 0
 
 Limits that you do not set here come from the run's scenario. If there are none, the default gate applies: no dropped \
-request, at most 0.1% of responses with an app error, and no container that restarted on its own. For a history \
-of `rolldrop watch`: no lost request, no pod killed at the end of its grace period, and no failed preStop hook.")]
+request, at most 0.1% of responses with an app error, and no container that restarted on its own. For a \
+`rolldrop watch` history: no lost request, no pod killed at the end of its grace period, and no failed preStop hook.")]
 pub(super) struct GateArgs {
     /// Run directory, or a directory that `rolldrop watch --out` writes.
     #[arg(value_name = "RUN")]
@@ -59,10 +59,10 @@ pub(super) struct GateArgs {
     /// Longest endpoint-propagation window, such as 2s; short for --set expect.windows.max=D.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
-    /// Period of a watch's history to judge, up to now, such as 24h or 7d [default: all that is kept].
+    /// Period of a watch history to judge, up to now, such as 24h or 7d [default: all that is kept].
     #[arg(long, value_name = "D", value_parser = super::days_or_duration)]
     since: Option<Duration>,
-    /// Workload in a watch's history to judge: NAMESPACE/NAME or NAMESPACE/KIND/NAME; repeatable [default: all].
+    /// Workload in a watch history to judge: NAMESPACE/NAME or NAMESPACE/KIND/NAME; repeatable [default: all].
     #[arg(long, value_name = "WORKLOAD", value_parser = WorkloadArg::parse)]
     workload: Vec<WorkloadArg>,
     #[command(flatten)]
@@ -86,7 +86,7 @@ impl GateArgs {
         let run_dir = RunDir::open(&self.run)?;
         if self.since.is_some() || !self.workload.is_empty() {
             bail!(
-                "--since and --workload select terminations of a watch's history, but {} is a run",
+                "--since and --workload select terminations in a watch history, but {} is a run",
                 self.run.display()
             );
         }

@@ -51,14 +51,14 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop watch -n shop                        the pods of a namespace, until Ctrl-C
-  rolldrop watch -A --for 24h --format json     all pods, for a day, a JSON object a line
+  rolldrop watch -A --for 24h --format json     all pods, for a day, one JSON object per line
   rolldrop watch -n shop --context staging      another cluster of the kubeconfig
   rolldrop watch -n shop --logs edge/deployment/envoy=envoy-json
                                                 also tell which requests a gateway lost
   rolldrop watch -n shop --sidecars shop/deployment/web --admin-token-file token
                                                 also tell what the pods' own sidecars saw (rolldrop inject)
   rolldrop watch -n shop --beats                date deletions to about 0.1 s, by writing to a ConfigMap
-  rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
+  rolldrop watch -A --out history               keep 30 days of terminations, at most 1 GiB
   rolldrop watch report history --since 7d      rank the workloads of a week
 
 It sends no load, and changes nothing; --events adds Events, --beats a ConfigMap. It prints a line for each pod that was \
@@ -82,7 +82,7 @@ pub(super) struct WatchArgs {
     /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
-    /// Access log of a gateway: NS/KIND/NAME=FORMAT (with NAME:CONTAINER if it is not the first container) or
+    /// Gateway access log: NS/KIND/NAME=FORMAT (with NAME:CONTAINER if it is not the first container) or
     /// FILE=FORMAT; repeatable.
     #[arg(long, value_name = "LOG")]
     logs: Vec<LogArg>,
@@ -92,7 +92,7 @@ pub(super) struct WatchArgs {
     sidecars: Vec<SidecarSource>,
     #[command(flatten)]
     admin_token: TokenArgs,
-    /// Lines per second above which the log of a gateway's pod is no longer read.
+    /// Lines per second above which a gateway pod's log is no longer read.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     max_log_rate: u32,
     /// Write Events about workloads that lose requests, whose pods are killed, or whose preStop hooks fail.
@@ -162,7 +162,7 @@ impl WatchArgs {
         let stop = &signals.interrupts.stop;
         let own = if self.in_cluster { cluster.default_namespace() } else { namespace };
         let beats = self.beats.map(|name| BeatObject { namespace: own.to_owned(), name });
-        // Without logs, nothing names the addresses of Services.
+        // Only access logs contain the addresses of Services.
         let options = TerminationWatchOptions { beats, with_services: !self.logs.is_empty() };
         let begun =
             stop.run_until_cancelled(TerminationWatches::begin(&client, &scope, options, clock)).await;
@@ -223,7 +223,7 @@ struct ShownWatch {
     begun: Stamp,
     format: LoadFormat,
     history: Option<KeptHistory>,
-    /// Requests in the logs of gateways.
+    /// Requests in gateway logs.
     lines: Option<GatewayLines>,
     /// Terminations whose requests may not all be in the logs yet, with the time at which they settled.
     waiting: VecDeque<(Stamp, WatchedTermination)>,
@@ -456,7 +456,7 @@ impl ShownWatch {
     }
 }
 
-/// Parses an address with a port, or a port of localhost.
+/// Parses an address with a port, or a port on localhost.
 fn port_or_address(text: &str) -> Result<SocketAddr, String> {
     let of_localhost = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     of_localhost.or_else(|_| super::proxy_command::address(text)).map_err(|error| {

@@ -38,7 +38,7 @@ pub(super) struct WorkloadArgs {
     /// Time for which `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
-    /// Time for which the server hangs after the signal before it stops; it then reads and answers nothing
+    /// Time for which the server hangs after the signal before it stops; meanwhile it reads and answers nothing
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
     /// Time after which the server closes an idle HTTP/1.1 connection

@@ -388,7 +388,7 @@ fn bad_tls_options_fail_before_connecting() {
     ]);
     let (tls, plain) = (format!("https://{address}/"), format!("http://{address}/"));
     for (url, args, expected) in [
-        (&tls, &["--cacert", "no.pem"][..], "failed to read the file of --cacert, no.pem: No such file"),
+        (&tls, &["--cacert", "no.pem"][..], "failed to read the --cacert file no.pem: No such file"),
         (&tls, &["--cacert", "none.pem"], "the CA file (--cacert) contains no PEM certificate"),
         (&tls, &["--cert", "none.pem"], "the client certificate has no PEM private key"),
         (&tls, &["--cert", "cert.pem"], "the client certificate has no PEM private key"),

@@ -146,5 +146,5 @@ fn gate_never_passes_unwatched_history() {
     }
     let run = crate::harness::root().join("tests/reference/runs/plain-rollout/run");
     let said = gate(&run, &["--since", "1h"]).expect_code(2).stderr();
-    assert!(said.contains("--since and --workload select terminations of a watch's history"), "{said}");
+    assert!(said.contains("--since and --workload select terminations in a watch history"), "{said}");
 }

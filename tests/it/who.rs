@@ -189,7 +189,7 @@ fn foreign_request_ids_change_no_figures() {
         assert!(strange > 0, "no request from a stranger\n{}", run.finished);
         run.finished.figure(strange >= 60);
         let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
-        let told = what.iter().find(|what| what.contains("with an id of another run")).expect("a finding");
+        let told = what.iter().find(|what| what.contains("with an id from another run")).expect("a finding");
         let count: String =
             told.split(' ').nth(1).unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
         assert_eq!(count.parse(), Ok(strange), "{told}");

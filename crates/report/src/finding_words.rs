@@ -22,8 +22,7 @@ use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 
-/// Remedy if a container exits but its pod stays. Nothing waits for the container to exit, so no setting of the pod
-/// helps.
+/// Remedy if a container exits but its pod stays. Nothing waits for the container to exit, so no pod setting helps.
 const RESTART_REMEDY: &str = "run more replicas and let clients retry; a readinessProbe shortens the outage";
 
 /// Puts the account of an analysis into words, and stores the sentences in the result.
@@ -111,7 +110,7 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         Finding::Incident(incident) => incidents::incident(incident),
         Finding::Unsettled { waits } => words(
             format!(
-                "requests were still being lost when {} after terminations ran out",
+                "requests were still being lost at the end of {} after terminations",
                 counted(*waits, "wait")
             ),
             "a consumer takes longer than that to notice that a pod is gone, so windows may be longer than measured",
@@ -207,12 +206,12 @@ pub(super) fn objection(objection: &Objection) -> String {
         Objection::NotANumber(version) => format!("version {version:?} is not a number"),
         Objection::NotRising => "their resource versions do not increase".to_owned(),
         Objection::TooFewChecks { made, needed } => {
-            format!("they could be compared with versions of pods only {made} times, and {needed} are needed")
+            format!("they could be compared with pod versions only {made} times, and {needed} are needed")
         }
         Objection::NotBetween => {
-            "versions of pods do not lie between those of the beats before and after them".to_owned()
+            "pod versions do not lie between the versions of the beats before and after".to_owned()
         }
-        Objection::Disordered => "versions of pods do not follow the order of the beats".to_owned(),
+        Objection::Disordered => "pod versions do not follow the order of the beats".to_owned(),
     }
 }
 

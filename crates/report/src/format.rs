@@ -10,14 +10,14 @@ use rolldrop_record::Stamp;
 /// Text shown instead of a value that is missing or not finite.
 pub(super) const NONE: &str = "–";
 
-/// Formats a count with bounds: as one number if it is known exactly, otherwise as `3 to 9, best estimate 5.2`.
+/// Formats a count with bounds: as one number if it is known exactly, otherwise as `3 to 9 (best estimate 5.2)`.
 pub(super) fn bounded(n: &Bounded) -> String {
     let range = match n.at_least {
         _ if n.is_exact() => return count(n.at_most),
         0 => format!("up to {}", count(n.at_most)),
         least => format!("{} to {}", count(least), count(n.at_most)),
     };
-    format!("{range}, best estimate {:.1}", n.estimate)
+    format!("{range} (best estimate {:.1})", n.estimate)
 }
 
 /// Formats a count with bounds, as briefly as a table or a chart requires.
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn uncertain_count_shows_as_interval() {
         let between = |at_least, at_most, estimate| bounded(&Bounded { at_least, at_most, estimate });
-        assert_eq!(between(3, 9, 5.21), "3 to 9, best estimate 5.2");
-        assert_eq!(between(0, 1_234, 7.0), "up to 1,234, best estimate 7.0");
+        assert_eq!(between(3, 9, 5.21), "3 to 9 (best estimate 5.2)");
+        assert_eq!(between(0, 1_234, 7.0), "up to 1,234 (best estimate 7.0)");
         assert_eq!([bounded(&Bounded::exactly(0)), bounded(&Bounded::exactly(8))], ["0", "8"]);
     }
 

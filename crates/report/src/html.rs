@@ -292,15 +292,21 @@ fn requests(result: &RunResult) -> Markup {
     let mut rows = vec![
         row("answered", r.ok),
         row("dropped", r.dropped),
-        row("of those, in the window of a terminating pod", r.in_window),
-        row("of these, in flight when its deletion took effect", r.in_flight),
-        row("of these, attributed by time and outcome alone", r.by_time),
-        row("of those, outside", r.outside_window),
-        row("of those, the load generator's own stale flows, not counted in the headline", r.stale_flow_own),
-        row("of those, hidden by the retries of Go's net/http", r.retry_hidden.go_net_http),
-        row("of those, hidden by retrying safe and idempotent methods", r.retry_hidden.safe_idempotent),
+        row("dropped within the window of a terminating pod", r.in_window),
+        row("dropped within a window, in flight when the deletion took effect", r.in_flight),
+        row("dropped within a window, attributed by time and outcome alone", r.by_time),
+        row("dropped outside all windows", r.outside_window),
+        row(
+            "dropped because of the load generator's own stale flows, not counted in the headline",
+            r.stale_flow_own,
+        ),
+        row("dropped; Go's net/http retries would have hidden them", r.retry_hidden.go_net_http),
+        row(
+            "dropped; retries of safe and idempotent methods would have hidden them",
+            r.retry_hidden.safe_idempotent,
+        ),
         row("app errors", r.app_errors),
-        row("of those, 5xx while pods were terminating", r.app_errors_while_ending),
+        row("app errors: 5xx while pods were terminating", r.app_errors_while_ending),
         row(&words::not_sent(r), r.not_sent),
         row("cut off by the end of the run", r.cancelled),
         row("total", r.total),
@@ -312,7 +318,7 @@ fn requests(result: &RunResult) -> Markup {
         rows.push(row(&format!("cause {}: {}", cause.as_str(), words::cause(cause)), n));
     }
     let note = format!(
-        "{} requests/s scheduled for {} s; {} not sent; send lag p50 {}, p99 {}, max {} µs; {} requests of the warm-up not counted.",
+        "{} requests/s scheduled for {} s; {} not sent; send lag p50 {}, p99 {}, max {} µs; {} warm-up requests not counted.",
         plain(result.load.rate),
         plain(result.load.duration_s),
         count(result.load.not_sent),

@@ -15,19 +15,20 @@ pub(super) fn long_sleep(sleep: &LongSleep) -> String {
     let mut sentences = vec![
         format!(
             "the preStop sleep of {} s is longer than {need}: {} used a pod for at most {} s after its deletion in {} \
-             terminations in rollouts.",
+             terminations during rollouts.",
             sleep.pre_stop_sleep_s,
             list(&consumers),
             seconds(sleep.longest_s),
             count(sleep.terminations)
         ),
         format!(
-            "A preStop sleep of {} s covers at least {} of such terminations, with {} confidence; {} of their pods \
-             were certainly last used at different times.",
+            "With {} confidence, a preStop sleep of {} s covers at least {} of such terminations. {} of the {} observed \
+             terminations count as independent evidence: their pods were last used at different times.",
+            percent(sleep.confidence),
             sleep.enough_s,
             percent(sleep.coverage),
-            percent(sleep.confidence),
-            count(sleep.separate_ends)
+            count(sleep.separate_ends),
+            count(sleep.terminations)
         ),
     ];
     if !sleep.all_consumers_seen {
@@ -39,7 +40,7 @@ pub(super) fn long_sleep(sleep: &LongSleep) -> String {
 /// Returns why there may be other consumers, and how to tell that there are none.
 fn unseen_consumers(sleep: &LongSleep) -> String {
     let Some(declared) = &sleep.declared else {
-        return "Others may need more: if these are all consumers, name them in the annotation rolldrop.dev/consumers."
+        return "Others may need more: if these are all the consumers, name them in the annotation rolldrop.dev/consumers."
             .to_owned();
     };
     let without = |of: &BTreeSet<String>, others: &BTreeSet<String>| -> Vec<String> {
@@ -52,8 +53,8 @@ fn unseen_consumers(sleep: &LongSleep) -> String {
     }
     if !unseen.is_empty() {
         return format!(
-            "The annotation rolldrop.dev/consumers also names {}, and none of the followed logs shows \
-             requests from it to these pods.",
+            "The annotation rolldrop.dev/consumers also names {}, from which none of the followed \
+             logs shows requests to these pods.",
             list(&unseen)
         );
     }
@@ -97,9 +98,9 @@ mod tests {
         assert_eq!(
             of(&[a, b], Some(&[a, b]), true),
             "the preStop sleep of 15 s is longer than needed: edge/deployment/envoy and edge/deployment/traefik used a pod \
-             for at most 2.100 s after its deletion in 41 terminations in rollouts. A preStop sleep of 4 s covers at least \
-             91.6 % of such terminations, with 95 % confidence; 34 of their pods were certainly last used at different \
-             times."
+             for at most 2.100 s after its deletion in 41 terminations during rollouts. With 95 % confidence, a preStop \
+             sleep of 4 s covers at least 91.6 % of such terminations. 34 of the 41 observed terminations count as \
+             independent evidence: their pods were last used at different times."
         );
         let begin =
             "the preStop sleep of 15 s is longer than the consumers seen here need: edge/deployment/envoy";
@@ -107,12 +108,12 @@ mod tests {
             (
                 &[a][..],
                 None,
-                "if these are all consumers, name them in the annotation rolldrop.dev/consumers.",
+                "if these are all the consumers, name them in the annotation rolldrop.dev/consumers.",
             ),
             (
                 &[a],
                 Some(&[a, b][..]),
-                "also names edge/deployment/traefik, and none of the followed logs shows requests from it \
+                "also names edge/deployment/traefik, from which none of the followed logs shows requests \
                  to these pods.",
             ),
             (

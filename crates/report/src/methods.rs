@@ -61,7 +61,7 @@ pub(crate) fn by_chance(figures: usize) -> String {
 /// States that the latencies of two sides do not overlap.
 pub(crate) fn apart(DisjointLatencies { faster_ms, slower_ms }: DisjointLatencies) -> String {
     format!(
-        "the answers of the two sides do not overlap: 99 % took at most {faster_ms:.2} ms on one side and at least \
+        "the latencies of the two sides do not overlap: 99 % were at most {faster_ms:.2} ms on one side and at least \
          {slower_ms:.2} ms on the other"
     )
 }
@@ -165,6 +165,6 @@ mod tests {
             "neither side lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
         );
         let apart = method(&Method::Apart(DisjointLatencies { faster_ms: 1.5, slower_ms: 3.0 }));
-        assert!(apart.contains("do not overlap: 99 % took at most 1.50 ms on one side"), "{apart}");
+        assert!(apart.contains("do not overlap: 99 % were at most 1.50 ms on one side"), "{apart}");
     }
 }

@@ -146,8 +146,8 @@ fn missing_text(missing: Option<MissingShare>) -> String {
 pub(crate) fn refusal(why: &NoPrediction) -> String {
     match why {
         NoPrediction::NoPods { unnamed } => format!(
-            "cuts are predicted per pod, but the pods of {unnamed} streams are unknown: name them with a header \
-             (--pod-header), the sidecar or --evidence conntrack"
+            "cuts are predicted per pod, but the pods of {unnamed} streams are unknown: have responses name \
+             their pod (--pod-header or the sidecar), or use --evidence conntrack"
         ),
         NoPrediction::StillGrowing { after_s, missing } => format!(
             "the number of open streams was still growing: {} of it was missing at the first termination or at the end of \

@@ -79,7 +79,7 @@ fn cut_with_settings(of: &PredictedCut) -> Option<(PredictedMean, String)> {
     Some((mean, cut))
 }
 
-/// Returns the streams of all terminated pods together; `None` if nothing names the pods of streams.
+/// Returns the streams of all terminated pods together; `None` if nothing names the streams' pods.
 pub(super) fn of_all_terminations(result: &RunResult) -> Option<TerminationStreams> {
     result.terminations.iter().filter_map(|t| t.streams.as_ref()).fold(None, |sum, of| {
         let mut sum: TerminationStreams = sum.unwrap_or_default();
@@ -153,8 +153,8 @@ pub(super) fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, us
 pub(super) fn unnamed(result: &RunResult) -> Option<&'static str> {
     let is_unnamed = result.terminations.iter().all(|t| t.streams.is_none());
     (is_unnamed && !result.terminations.is_empty()).then_some(
-        "Nothing shows which pod served a stream. To see what each termination did to its streams, name the pod of each \
-         request (sidecar or pod header).",
+        "Nothing shows which pod served a stream. To see what each termination did to its streams, have responses name \
+         their pod (sidecar or pod header).",
     )
 }
 
@@ -244,11 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn report_states_why_streams_are_unnamed() {
+    fn report_states_why_pods_of_streams_are_unknown() {
         let mut result = samples::streams().result;
         assert_eq!(unnamed(&result), None);
         result.terminations.iter_mut().for_each(|t| t.streams = None);
-        assert!(unnamed(&result).unwrap().ends_with("name the pod of each request (sidecar or pod header)."));
+        assert!(
+            unnamed(&result).unwrap().ends_with("have responses name their pod (sidecar or pod header).")
+        );
         assert!(by_phase(&result, LISTED).0.is_empty());
         result.terminations.clear();
         assert_eq!(unnamed(&result), None);

@@ -94,7 +94,7 @@ fn mode(step: &TuningStep) -> String {
     match step.unit {
         CoverageUnit::Deletions => {
             format!(
-                "{} of pods one at a time, which says nothing about rollouts",
+                "{}, one pod at a time, which says nothing about rollouts",
                 counted(len(step.terminations), "deletion")
             )
         }
@@ -111,11 +111,15 @@ fn basis(step: &TuningStep) -> String {
     let of = match step.unit {
         CoverageUnit::Ends => "pods that end in rollouts",
         CoverageUnit::Rollouts => "rollouts",
-        CoverageUnit::Deletions => "deletions of pods one at a time (this says nothing about rollouts)",
+        CoverageUnit::Deletions => "one-at-a-time pod deletions",
+    };
+    let scope = match step.unit {
+        CoverageUnit::Ends | CoverageUnit::Rollouts => "",
+        CoverageUnit::Deletions => " This says nothing about rollouts.",
     };
     let aside = if cut_streams(step) > 0 { ", apart from the cut streams" } else { "" };
     format!(
-        "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save{aside} ({}).",
+        "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save{aside} ({}).{scope}",
         percent(step.confidence),
         percent(step.coverage),
         decision_words::units(Units::of_step(step)),
@@ -134,7 +138,7 @@ fn streams(chosen: &ChosenStreams, proof: &TuningStep) -> String {
     });
     format!(
         "{setting} of {} s or more cuts {:.2} streams per termination on average ({:.2} to {:.2}, 95 % confidence; at \
-         most {} allowed), at {:.2} streams per pod per second, as {} without disruptions predict. The proof cut {} of \
+         most {} allowed), at {:.2} streams per pod per second, as predicted from {} without disruptions. The proof cut {} of \
          the {} that its {} encountered; the prediction explains up to {}.{}",
         chosen.least_seconds,
         chosen.cut.estimate,
@@ -284,7 +288,7 @@ fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
             _ => ", not explained by any terminating pod".to_owned(),
         };
         format!(
-            "{} ({}) at {} of the run{pod}: request {} of {} in {run}",
+            "{} ({}) at {} of the run{pod}: request {} from {} in {run}",
             lost.cause.as_str(),
             lost.outcome.as_str(),
             seconds_unit(lost.begun_seconds),
@@ -512,7 +516,7 @@ mod tests {
             pod: Some("web-1".into()),
             after_deletion_seconds: Some(0.25),
         }];
-        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load in proof";
+        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 from load in proof";
         assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
         // An interrupted part of the proof counts, except for its last rollout.
         let mut part = tuning.steps[1].clone();
@@ -522,7 +526,7 @@ mod tests {
         let together = markdown(&tuning);
         assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
         assert!(together.contains("(16 pods that left the rules separately, in 7 rollouts)"), "{together}");
-        assert!(together.contains("request 7 of load in 2-proof"), "{together}");
+        assert!(together.contains("request 7 from load in 2-proof"), "{together}");
         tuning.steps.remove(1);
         tuning.outcome = TuningOutcome::Partial { why: vec!["it was interrupted".into()] };
         assert!(shown(&tuning).is_none());
@@ -550,9 +554,10 @@ mod tests {
         }))
         .unwrap();
         let told =
-            "none of 4,000 requests in 36 deletions of pods one at a time, which says nothing about rollouts";
+            "none of 4,000 requests in 36 deletions, one pod at a time, which says nothing about rollouts";
         assert_eq!(none_lost(&step), told);
-        assert!(basis(&step).contains("deletions of pods one at a time (this says nothing about rollouts)"));
+        assert!(basis(&step).contains("future one-at-a-time pod deletions like these lose nothing"));
+        assert!(basis(&step).ends_with(" (36 one-at-a-time deletions). This says nothing about rollouts."));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Gate on a history of `rolldrop watch`, in words, for terminals and CI systems.
+//! Gate on a `rolldrop watch` history, in words, for terminals and CI systems.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Report on the history of `rolldrop watch`: the workloads, worst first, and the part of the time for which the
-//! history knows how pods ended.
+//! Report on a `rolldrop watch` history: the workloads, worst first, and the share of the time for which the history
+//! shows how pods ended.
 
 mod watch_series;
 
@@ -26,7 +26,7 @@ const REPORT_VERSION: u32 = 1;
 /// Maximum number of unwatched periods, and of interruptions, that are listed in formats other than JSON.
 const LISTED: usize = 10;
 
-/// Time within which a watch records that it has been watching: it waits up to 75 s for lines from gateways' logs, and
+/// Time within which a watch records that it has been watching: it waits up to 75 s for lines in gateway logs, and
 /// up to half a minute for the next sign of life on its connection.
 const RECORDED_WITHIN_NS: i64 = 300_000_000_000;
 
@@ -60,7 +60,7 @@ pub struct WatchHistory {
 }
 
 impl WatchHistory {
-    /// Creates an empty history of the period from `since`, by default from the first record, to `until`.
+    /// Creates an empty history for the period from `since`, by default from the first record, to `until`.
     pub fn new(since: Option<Stamp>, until: Stamp) -> Self {
         Self {
             since,
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn report_formats_and_events_leave_window_unresolved() {
+    fn reports_and_events_state_why_window_is_unresolved() {
         let shown = |has_beats: bool| {
             let WatchOutput::Termination(mut end) = end("web") else { panic!("a termination") };
             (end.t0_latest_ns, end.has_beats) = (end.t0_earliest_ns.shifted_ns(800_000_000), has_beats);

@@ -27,14 +27,14 @@ pub enum WatchOutput {
     Termination(Box<WatchedTermination>),
     /// Interruption of a watch.
     Gap(WatchInterruption),
-    /// A watch that is not allowed.
+    /// A watch that the API server refused.
     NotWatched {
         /// Resource of the watch.
         resource: String,
         /// Reason given by the API server.
         why: String,
     },
-    /// Period in which lines of a gateway's log may be missing.
+    /// Period in which lines may be missing from a gateway log.
     LogGap(LogGap),
     /// Summary of a gateway's log, at the end.
     Log(LogReading),
@@ -163,7 +163,7 @@ impl WatchOutput {
 fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
     let until = to_ns.map_or_else(|| "on".to_owned(), |to| format!("to {}", rfc3339_seconds(to)));
     let why = why.as_deref().unwrap_or("the watch ended before slow requests could be in the log");
-    format!("lines of {source} may be missing from {} {until}: {why}", rfc3339_seconds(*from_ns))
+    format!("lines from {source} may be missing, from {} {until}: {why}", rfc3339_seconds(*from_ns))
 }
 
 /// Returns what the ranking does not show about a log: requests that retries saved, and lines that could not be read.
@@ -172,12 +172,12 @@ fn log_reading(reading: &LogReading) -> Option<String> {
     let mut parts = Vec::new();
     if let (Some(retries @ 1..), Some(saved)) = (*retries, *saved_by_retries) {
         let (tried, requests) = (either(retries, "retry", "retries"), counted(*lines, "request"));
-        parts.push(format!("{} {tried} saved {} of {requests} of {source}", count(retries), count(saved)));
+        parts.push(format!("{} {tried} saved {} of {requests} at {source}", count(retries), count(saved)));
     }
     if let Some(example) = example {
         let all = counted(lines + unreadable, "line");
         parts.push(format!(
-            "{} of {all} of {source} could not be read; the first: {example}",
+            "{} of {all} from {source} could not be read; the first: {example}",
             count(*unreadable)
         ));
     }
@@ -202,7 +202,7 @@ pub(super) fn interruption(gap: &WatchInterruption) -> String {
     let WatchInterruption { resource, from_ns, to_ns, is_lost } = gap;
     let effect = match (is_lost, resource.as_str()) {
         (true, PODS) => "terminations in between may be missing, or their ends unknown",
-        (true, _) => "changes in between are not known",
+        (true, _) => "changes in between are unknown",
         (false, _) => "changes in between were seen late",
     };
     format!(
@@ -299,7 +299,7 @@ pub(super) struct RankingTable {
 }
 
 impl RankingTable {
-    /// Creates the table. Requests have columns only if a log of a gateway names any of the pods.
+    /// Creates the table. It has columns about requests only if a gateway log names any of the pods.
     pub(super) fn new<'a>(ranked: impl Iterator<Item = &'a RankedWorkload> + Clone) -> Self {
         let has_traffic = ranked.clone().any(|of| of.traffic.is_some());
         let of_requests = ["requests lost", "streams cut"].into_iter().filter(|_| has_traffic);
@@ -595,11 +595,11 @@ pub(super) mod tests {
         let read = LogReading { source: "edge/envoy".to_owned(), lines: 5_000, ..LogReading::default() };
         assert_eq!(text(read.clone()), None);
         let retried = LogReading { retries: Some(12), saved_by_retries: Some(10), ..read };
-        let saved = "12 retries saved 10 of 5,000 requests of edge/envoy";
+        let saved = "12 retries saved 10 of 5,000 requests at edge/envoy";
         assert_eq!(text(retried.clone()).unwrap(), format!("{saved}\n"));
         let example = Some("no JSON".to_owned());
         let unread = text(LogReading { unreadable: 1, example, ..retried }).unwrap();
-        let wanted = "1 of 5,001 lines of edge/envoy could not be read; the first: no JSON";
+        let wanted = "1 of 5,001 lines from edge/envoy could not be read; the first: no JSON";
         assert_eq!(unread, format!("{saved}; {wanted}\n"));
     }
 }

@@ -314,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// Maximum number of series of a workload: terminations by mode and result, lost requests by cause and evidence,
+    /// Maximum number of series per workload: terminations by mode and result, lost requests by cause and evidence,
     /// streams cut and masked requests by evidence, both histograms with sum and count, and three others.
     const MAX_SERIES_OF_WORKLOAD: usize = WatchedMode::ALL.len() * TerminationResult::ALL.len()
         + (Cause::ALL.len() + 2) * CountEvidence::ALL.len()
@@ -326,7 +326,7 @@ mod tests {
         Stamp::from_unix_ns(s * 1_000_000_000)
     }
 
-    /// Returns a pod's termination with this many requests lost.
+    /// Returns the termination of a pod of this workload, with this traffic.
     fn end(workload: &str, traffic: Option<TerminationTraffic>) -> WatchedTermination {
         WatchedTermination {
             workload: Some(workload.to_owned()),

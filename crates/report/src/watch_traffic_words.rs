@@ -56,13 +56,13 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     let mut gaps: Vec<&str> = other.map(|gap| gap.source.as_str()).collect();
     gaps.dedup();
     if !gaps.is_empty() {
-        parts.push(format!("lines of {} may be missing", list(&gaps)));
+        parts.push(format!("lines from {} may be missing", list(&gaps)));
     }
     parts.extend(is_by_sidecar.then(|| "requests after its sidecar had ended are not known".to_owned()));
     parts
 }
 
-/// Returns the number of requests that reached pods, or may have, as one of their Services.
+/// Returns the number of requests to the pods. If a log names only their Service, the number is an upper bound.
 fn requests(at_pods: u64, by_services: &BTreeMap<String, u64>) -> String {
     let up_to = if by_services.is_empty() { "" } else { "up to " };
     format!("{up_to}{}", counted(at_pods + by_services.values().sum::<u64>(), "request"))
@@ -99,7 +99,7 @@ fn unresolved_because(window: &UnresolvedWindow) -> String {
     let UnresolvedWindow { t0_width_s, clock_width_s, has_beats } = *window;
     match t0_width_s > clock_width_s {
         true => format!("the deletion is known only {}", known_within(t0_width_s, has_beats)),
-        false => format!("the clock of the log is known only to within {} s", seconds(clock_width_s)),
+        false => format!("the log's clock is known only to within {} s", seconds(clock_width_s)),
     }
 }
 
@@ -255,8 +255,8 @@ fn sleep(longest: &LongestWindow) -> String {
             )
         }
         (_, None) => format!(
-            "{used}: a preStop sleep of {least} s or more is needed. How much more is not known until pods sleep through \
-             it."
+            "{used}: a preStop sleep of {least} s or more is needed. How much more is not known until a sleep outlasts \
+             that use."
         ),
     }
 }
@@ -319,10 +319,10 @@ mod tests {
         };
         assert_eq!(
             termination_traffic(&dated(false), &traffic).join("; "),
-            "LOST 3 of 1,234 requests (gateway_to_dead_pod); streams cut: 1; without the termination, up to 1, best estimate 0.2 would be \
-             expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not say; edge/envoy used it \
+            "LOST 3 of 1,234 requests (gateway_to_dead_pod); streams cut: 1; without the termination, up to 1 (best estimate 0.2) would be \
+             expected; saved by retries: 1 to 2 (best estimate 1.5); 1 response may be incomplete: the log does not say; edge/envoy used it \
              for at least 0.400 s, at most 1.250 s, with its deletion known to within 0.800 s; edge/envoy used it for at \
-             least 0.500 s, at most 8.500 s; lines of edge/envoy may be missing"
+             least 0.500 s, at most 8.500 s; lines from edge/envoy may be missing"
         );
         let unseen = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
         let [cut, saved] = ["streams cut: not observable", "saved by retries: not observable"];
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(
             termination_traffic(&dated(false), &traffic)[..2],
             [
-                "LOST up to 4, best estimate 3.5 of up to 120 requests",
+                "LOST up to 4 (best estimate 3.5) of up to 120 requests",
                 "the log names Service shop/web, not its pods: matched by time alone"
             ]
         );
@@ -350,7 +350,7 @@ mod tests {
         let workload = WorkloadTraffic { terminations: 2, lost, by_services, ..WorkloadTraffic::default() };
         assert_eq!(
             workload_traffic("web", &workload).unwrap(),
-            "web: up to 4, best estimate 3.5 of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
+            "web: up to 4 (best estimate 3.5) of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
              not its pods: losses are matched by time alone, and it is not known for how long a pod was used. \
              docs/access-logs.md has the settings with which gateways log pods' addresses."
         );
@@ -386,9 +386,10 @@ mod tests {
         );
         traffic.gaps.push(gap("log interrupted"));
         traffic.not_observable = 2;
-        for part in
-            ["; it is not known what became of 2 requests;", "; lines of shop/web-1/rolldrop may be missing;"]
-        {
+        for part in [
+            "; it is not known what became of 2 requests;",
+            "; lines from shop/web-1/rolldrop may be missing;",
+        ] {
             assert!(text(&traffic).contains(part), "{part}\n{}", text(&traffic));
         }
     }
@@ -413,7 +414,7 @@ mod tests {
         let vague = TerminationTraffic { clock_width_s: 0.9, ..lost(dead) };
         let text_of_vague = termination_traffic(&dated(false), &vague).join("; ");
         assert!(
-            text_of_vague.ends_with("as the clock of the log is known only to within 0.900 s"),
+            text_of_vague.ends_with("as the log's clock is known only to within 0.900 s"),
             "{text_of_vague}"
         );
         // No sleep avoids these losses.
@@ -482,7 +483,7 @@ mod tests {
         };
         let text = workload_traffic("web", &usual).unwrap();
         assert!(
-            text.contains("20 to 40, best estimate 30.0 would be expected") && !text.contains("sleep"),
+            text.contains("20 to 40 (best estimate 30.0) would be expected") && !text.contains("sleep"),
             "{text}"
         );
         assert_eq!(workload_traffic("web", &WorkloadTraffic::default()), None);

@@ -250,7 +250,7 @@ pub(super) fn window(window: &Window) -> String {
         (Some(lower), Some(upper)) => format!("{} to {} s{censored}", seconds(lower), seconds(upper)),
         (None, Some(upper)) => format!("at most {}{censored}", seconds_unit(upper)),
         (Some(lower), None) => format!("at least {}", seconds_unit(lower)),
-        (None, None) => "not known".to_owned(),
+        (None, None) => "unknown".to_owned(),
     }
 }
 
@@ -260,7 +260,7 @@ pub(super) fn bounds(lower_s: f64, upper_s: Option<f64>) -> String {
         Some(upper) if lower_s > 0.0 => format!("{} to {}", seconds(lower_s), seconds_unit(upper)),
         Some(upper) => format!("at most {}", seconds_unit(upper)),
         None if lower_s > 0.0 => format!("at least {}, no upper bound", seconds_unit(lower_s)),
-        None => "not known".to_owned(),
+        None => "unknown".to_owned(),
     }
 }
 

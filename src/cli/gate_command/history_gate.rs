@@ -1,4 +1,4 @@
-//! `rolldrop gate` on the history of a watch: judges real traffic.
+//! `rolldrop gate` on a watch history: judges real traffic.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -69,7 +69,7 @@ fn name_of(end: &WatchedTermination) -> Option<String> {
 pub(super) fn judge(args: &GateArgs) -> anyhow::Result<ExitCode> {
     let dir = args.run.display();
     if !args.compare.baseline.is_empty() || args.save_baseline.is_some() {
-        bail!("{dir} is a history of `rolldrop watch`: only runs can be compared with a baseline");
+        bail!("{dir} is a `rolldrop watch` history: only runs can be compared with a baseline");
     }
     let expect = expectations(args)?;
     let now = Clock::start().now();
@@ -116,7 +116,7 @@ fn expectations(args: &GateArgs) -> anyhow::Result<Expect> {
     let expect = expectations::with(&Expect::default(), "--set", file.as_ref(), &args.assignments())?;
     if let Some(key) = gate::needs_run(&expect) {
         bail!(
-            "expect.{key} needs a run. A history of `rolldrop watch` can be judged by {}",
+            "expect.{key} needs a run. A `rolldrop watch` history can be judged by {}",
             gate::OF_HISTORIES.join(", ")
         );
     }

@@ -62,7 +62,7 @@ impl TlsArgs {
 
 fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<Secret>> {
     let Some(path) = path else { return Ok(None) };
-    let failed = || format!("failed to read the file of {option}, {}", path.display());
+    let failed = || format!("failed to read the {option} file {}", path.display());
     let bytes = std::fs::read(path).with_context(failed)?;
     // Bytes that are not text cannot be PEM. The error follows when they are used.
     Ok(Some(String::from_utf8_lossy(&bytes).into()))

@@ -1,4 +1,4 @@
-//! `rolldrop watch report`: ranks the workloads of a recorded history.
+//! `rolldrop watch report`: ranks the workloads in a recorded history.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ enum HistoryFormat {
   rolldrop watch report history --since 7d --format html > week.html
   rolldrop watch report history --since 7d --png week.png
 
-It ranks the workloads like `rolldrop watch`, and states the part of the time for which the history knows how pods \
+It ranks the workloads like `rolldrop watch`, and states for what share of the time the history shows how pods \
 ended.")]
 pub(super) struct WatchReportArgs {
     /// Directory that `rolldrop watch --out` writes; the watch may still be running.

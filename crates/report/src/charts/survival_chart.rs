@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn curve_matches_result_and_grace() {
+    fn curve_matches_result_and_grace_period() {
         let analysis = samples::streams();
         let series = series(&analysis.result).unwrap();
         assert_eq!(series.steps, analysis.result.streams.as_ref().unwrap().survival);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn many_grace_periods_mark_both_ends() {
+    fn many_grace_periods_mark_only_shortest_and_longest() {
         let mut analysis = samples::streams();
         let like = analysis.result.terminations[0].clone();
         analysis.result.terminations =

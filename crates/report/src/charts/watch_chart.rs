@@ -1,4 +1,4 @@
-//! Charts a history of `rolldrop watch`: the workloads that lose most when their pods end, and when that happened.
+//! Charts a `rolldrop watch` history: the workloads that lose most when their pods end, and when that happened.
 
 use super::axis::Axis;
 use super::frame::{self, LegendSymbol, MARGIN, RIGHT, SMALL, WIDTH, anchored, bold, colored};
@@ -149,7 +149,7 @@ fn workloads(canvas: &mut Canvas, top: f64, rows: &[WatchRow], all: usize) -> f6
         };
         let muted = colored(SMALL, palette::MUTED);
         match row.lost {
-            None => canvas.text(LOST.0 + 6.0, y + 20.0, "not known: no log names its pods", &muted),
+            None => canvas.text(LOST.0 + 6.0, y + 20.0, "unknown: no log names its pods", &muted),
             Some(of) => {
                 canvas.fill(bar(&lost, LOST.0, of.at_most), palette::BAND, FillPattern::Plain);
                 canvas.fill(bar(&lost, LOST.0, of.at_least), palette::DISRUPTED, FillPattern::Plain);
@@ -192,7 +192,7 @@ fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), y: f64) {
 
 fn alt(rows: &[WatchRow]) -> String {
     let of = |row: &WatchRow| {
-        let lost = row.lost.map_or_else(|| "not known".to_owned(), |lost| range(&lost));
+        let lost = row.lost.map_or_else(|| "unknown".to_owned(), |lost| range(&lost));
         format!("{}: {lost} requests lost, {} of {} pods killed", row.name, row.killed, row.terminations)
     };
     rows.iter().map(of).collect::<Vec<_>>().join("; ")

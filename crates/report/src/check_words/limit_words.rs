@@ -11,9 +11,9 @@ use rolldrop_judge::judgements::gate_check::LimitSide;
 use rolldrop_record::expect::LatencyFigure;
 
 const MORE_CONNECTIONS: &str = "a higher rate of new connections narrows the bounds, and so does a load that continues after the last termination";
-const NAME_PODS: &str = "name the pod of each request (sidecar or pod header), or end pods one at a time";
+const NAME_PODS: &str = "have responses name their pod (sidecar or pod header), or end pods one at a time";
 const NAME_NEW_PODS: &str =
-    "name the pod of each request (sidecar or pod header), or let the load run longer";
+    "have responses name their pod (sidecar or pod header), or let the load run longer";
 const UNTIL_GONE: &str = "keep the load running until the pod is gone";
 
 pub(super) fn told(
@@ -102,7 +102,7 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::Open(doubts) => doubts.iter().map(doubt).collect::<Vec<_>>().join("; "),
         Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
         Basis::GroupBeyondLimit => {
-            "a group of terminations lost more than the limit for each of its pods".to_owned()
+            "a group of terminations lost more than the limit allows for all its pods together".to_owned()
         }
         Basis::NoStream => "the load sent no streams".to_owned(),
         Basis::NoTermination => "no termination was measured".to_owned(),
@@ -163,7 +163,7 @@ fn doubt(doubt: &FigureDoubt) -> String {
         }
         FigureDoubt::InNoLog(n) => format!("no log names {}", pods(*n)),
         FigureDoubt::LinesMissing(n) => {
-            format!("lines of logs may be missing for {}", counted(*n, "termination"))
+            format!("log lines may be missing for {}", counted(*n, "termination"))
         }
         FigureDoubt::NotObservable(n) => {
             format!("the logs do not show whether {} succeeded", counted(*n, "further request"))
@@ -268,7 +268,7 @@ pub(super) fn settle(basis: &Basis) -> String {
         Basis::NoneOutside => "keep the load running before the first termination",
         Basis::Losses { more: Some(n), .. } => return format!("{} like these would settle it", more(*n)),
         Basis::Losses { more: None, .. } => "more terminations may settle it",
-        Basis::NoStream => "send streams: load.stream of the scenario, or rolldrop load --stream",
+        Basis::NoStream => "send streams: load.stream in the scenario, or rolldrop load --stream",
         Basis::NoTermination => "end pods while the load runs",
         Basis::NoWindow => "end pods while new connections are made",
         Basis::Percentile { needed: Some(needed), windows, .. } => {

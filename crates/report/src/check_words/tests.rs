@@ -17,7 +17,7 @@ fn check(verdict: CheckVerdict, evidence: CheckEvidence) -> CheckText {
     written(&Check { name, verdict, evidence, invalid: None })
 }
 
-/// Returns an undecided check of the longest duration, with this basis.
+/// Returns an inconclusive check of a maximum of 1 s, with this basis.
 fn open(basis: Basis) -> CheckText {
     let figure = Figure { unit: Unit::Seconds, low: Some(0.1), value: None, high: None };
     let measured = Measured { figure, basis };
@@ -35,7 +35,7 @@ fn found(what: &str) -> FindingText {
 }
 
 #[test]
-fn open_check_states_reason_and_remedy() {
+fn inconclusive_check_states_reason_and_remedy() {
     let of_latency = |basis| Basis::Latency(LatencyFigure::P99_9, basis);
     let units = LossUnits { number: 3, are_groups: false };
     let losses = |more| Basis::Losses { confidence: 0.9914, units, losing: 1, more };
@@ -62,7 +62,7 @@ fn open_check_states_reason_and_remedy() {
         (Basis::NoEnd, "no pod ended; let the run end pods"),
         (
             Basis::NoStream,
-            "the load sent no streams; send streams: load.stream of the scenario, or rolldrop load --stream",
+            "the load sent no streams; send streams: load.stream in the scenario, or rolldrop load --stream",
         ),
         (
             Basis::UnseenExitCodes(vec!["pod-1".to_owned()]),
@@ -125,11 +125,11 @@ fn unmeasured_figure_states_reason_and_remedy() {
         (Basis::NoWindow, "no window was measured; end pods while new connections are made"),
         (
             pod(PodFact::SharesLosses),
-            "pod pod-0 shares lost requests with other terminations; name the pod of each request (sidecar or pod header), or end pods one at a time",
+            "pod pod-0 shares lost requests with other terminations; have responses name their pod (sidecar or pod header), or end pods one at a time",
         ),
         (
             pod(PodFact::NoFirstRequest),
-            "the new pod pod-0 is not known to have answered a request; name the pod of each request (sidecar or pod \
+            "the new pod pod-0 is not known to have answered a request; have responses name their pod (sidecar or pod \
              header), or let the load run longer",
         ),
         (
@@ -204,7 +204,7 @@ fn default_check_names_replacing_limit() {
 }
 
 #[test]
-fn open_check_of_invalid_run_states_reason() {
+fn inconclusive_check_of_invalid_run_states_reason() {
     let name = CheckName::Limit("terminations.planned".to_owned());
     let evidence = CheckEvidence::NotDone(vec![found("deletePod was not done"), found("drain was not done")]);
     let mut planned = Check { name, verdict: CheckVerdict::Fail, evidence, invalid: None };

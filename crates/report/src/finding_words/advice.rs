@@ -55,8 +55,8 @@ pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> 
 pub(super) fn basis(basis: &RecommendationBasis) -> String {
     let clock = |ConsumerClock { consumer, period_s, news_s }: &ConsumerClock| {
         format!(
-            ", and {consumer} may keep routing to a pod for its {period_s:.0} s plus the {news_s:.3} s until the \
-             change arrived"
+            ", and {consumer} may keep routing to a pod for the {period_s:.0} s of its DNS cache plus the \
+             {news_s:.3} s until the change arrived"
         )
     };
     let stopping = match basis.stopping_s {

@@ -179,7 +179,7 @@ fn probe(probe: Probe) -> &'static str {
     }
 }
 
-/// States that this many requests reached pods that did not serve yet.
+/// States how many requests reached pods that could not serve yet.
 pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
     format!(
         "first add {}, then measure again: {} reached pods that could not serve yet, which also makes the windows look \

@@ -48,7 +48,7 @@ pub(super) fn incident(incident: &Incident) -> Words {
                 format!("someone else changed {workload} {at_s:.1} s into the load ({what}){more}"),
                 "no action of this run did that; the change made pods end and start, so later losses and windows are \
                  not due to the scenario alone",
-                "find out who did (an autoscaler, a pipeline, GitOps, a colleague: kubectl get --show-managed-fields \
+                "find out who did it (an autoscaler, a pipeline, GitOps, a colleague: kubectl get --show-managed-fields \
                  -o yaml), stop them, and measure again",
             )
         }

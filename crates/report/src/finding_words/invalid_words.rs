@@ -163,20 +163,20 @@ fn contradiction(found: &RecordContradiction) -> String {
         }
         RecordContradiction::Served { proxy, received, rows } => served(proxy, *received, *rows),
         RecordContradiction::Twice { source, requests, first } => format!(
-            "{} of {source} {} more than one row (the first is number {first}): is a file in requests/ duplicated?",
+            "{} from {source} {} more than one row (the first is number {first}): is a file in requests/ duplicated?",
             counted(*requests, "request"),
             either(*requests, "has", "have")
         ),
         RecordContradiction::Disordered { source, rows, first } => {
             format!(
-                "{} of {source} {} timestamps that are out of order (the first is number {first})",
+                "{} from {source} {} timestamps that are out of order (the first is number {first})",
                 counted(*rows, "row"),
                 either(*rows, "has", "have")
             )
         }
         RecordContradiction::DisorderedServed { proxy, rows } => {
             let (rows, have) = (counted(*rows, "row"), either(*rows, "has", "have"));
-            format!("{rows} of proxy {proxy} {have} timestamps that are out of order")
+            format!("{rows} from proxy {proxy} {have} timestamps that are out of order")
         }
         RecordContradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
             "according to the timestamps, proxy {proxy} read {impossible} of {compared} requests before they were sent \
@@ -206,7 +206,7 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
     let counted = by_count.map_or_else(String::new, |by_count| {
         let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
         format!(
-            "; of requests without a row, only these counts arrived, which no figure includes: {}",
+            "; for requests without a row, only these counts arrived, which no figure includes: {}",
             each.join(", ")
         )
     });
@@ -215,7 +215,7 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
         _ => format!("; {} were in flight at its last report", count(in_flight)),
     };
     format!(
-        "of {known} requests of {source}, {} have rows that arrived, mostly those that were not ok, so all shares \
+        "rows arrived for {} of {known} requests from {source}, mostly for those that were not ok, so all shares \
          overstate failures{counted}{flying}",
         count(received)
     )

@@ -27,13 +27,16 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
             "use more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ),
         Measurement::OtherRuns(n) => words(
-            format!("ignored {} that the proxies recorded with an id of another run", counted(*n, "request")),
+            format!(
+                "ignored {} that the proxies recorded with an id from another run",
+                counted(*n, "request")
+            ),
             "anyone can send the header rolldrop-id; this run's ids have a random part",
             "nothing to do if another run measures the same pods; otherwise find out who sends them (served/*.parquet)",
         ),
         Measurement::UnknownRequests(n) => words(
             format!(
-                "ignored {} that the proxies recorded with an id of this run and a number that the load did not record",
+                "ignored {} that the proxies recorded with an id from this run and a number that the load did not record",
                 counted(*n, "request")
             ),
             "rows of the load are missing, or someone who saw the run's requests sent other requests with these ids",
@@ -49,7 +52,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::LateRows(n) => words(
             format!(
-                "{} read by a proxy after the client had seen the end; the proxy's row is not counted",
+                "{} read by a proxy after ending for the client; the proxy's row is not counted",
                 was(*n)
             ),
             "a gateway or mirror between client and pod may end a request for the client and still forward it",
@@ -139,14 +142,14 @@ fn unmatched_names(answers: u64, header: &str, body: Option<&str>, examples: &[A
             "choose another header (--pod-header), or ignore this if these are other pods",
         ),
         Some(pattern) => (
-            format!("{header}, or by {pattern:?} in the body,"),
+            format!("{header}, or by {pattern:?} in the body"),
             "choose another pattern (--pod-body) or header (--pod-header), or ignore this if these are other pods",
         ),
     };
     let some: Vec<String> = examples.iter().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
     let (n, name) = (counted(answers, "answer"), either(answers, "names", "name"));
     words(
-        format!("{n} {name} a pod in {place} that the run did not watch, such as {}", some.join(", ")),
+        format!("in {place}, {n} {name} a pod that the run did not watch, such as {}", some.join(", ")),
         "they count as answers from an unknown pod; an answer may name a pod by name, host name, NAME.NAMESPACE or \
          address",
         remedy,

@@ -22,7 +22,7 @@ pub(super) fn reason(reason: &Unbounded) -> String {
              (--settle-max)"
         ),
         Unbounded::TooFewArrivals(balances) => format!(
-            "fewer than two {} of this client are known to have reached the pod before t0, so their later absence \
+            "fewer than two {} from this client are known to have reached the pod before t0, so their later absence \
              proves nothing",
             arrivals(*balances)
         ),

@@ -40,8 +40,8 @@ pub(super) fn html(result: &RunResult) -> Markup {
         }
         @if let Some(unnamed) = unnamed(result) { p { (unnamed) } }
         @if !times.is_empty() {
-            p { "Time to the first event, between two events, and the longest between two events of each complete stream:" }
-            (scrolled("Times of streams", table_body(&TIMES, times)))
+            p { "Time to the first event, between two events, and the longest time between two events in each complete stream:" }
+            (scrolled("Stream times", table_body(&TIMES, times)))
         }
     }
 }

@@ -10,7 +10,7 @@ pub fn counted_units(unit: CoverageUnit, number: usize) -> String {
     match unit {
         CoverageUnit::Ends => format!("{} that left the rules separately", counted(len(number), "pod")),
         CoverageUnit::Rollouts => counted(len(number), "rollout"),
-        CoverageUnit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
+        CoverageUnit::Deletions => counted(len(number), "one-at-a-time deletion"),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn no_choice(why: &NoChoice) -> String {
                 None => "no number of streams would be enough".to_owned(),
             };
             format!(
-                "{} do not show which settings cut that few: {needed} (or a larger --max-cut)",
+                "{} cannot show which settings stay within --max-cut: {needed} (or a larger --max-cut)",
                 counted(len(*recorded), "stream")
             )
         }
@@ -103,7 +103,7 @@ mod tests {
         let deletions = Units { unit: CoverageUnit::Deletions, number: 2, rollouts: 0 };
         assert_eq!(
             unproven(&Unproven::FewUnits { seen: deletions, needed: 29 }),
-            ["only 2 deletions one at a time were seen, but 29 are needed"]
+            ["only 2 one-at-a-time deletions were seen, but 29 are needed"]
         );
         let ends = Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 };
         assert_eq!(units(ends), "6 pods that left the rules separately, in 2 rollouts");

@@ -32,7 +32,7 @@ impl WatchReport {
         let rows: Vec<WatchRow> = rows.filter(is_bad).collect();
         let with_logs = self.workloads.iter().filter(|of| of.of.traffic.is_some()).count();
         let found = match with_logs {
-            0 => "had pods killed; losses are not known",
+            0 => "had pods killed; losses are unknown",
             _ => "lost requests or had pods killed",
         };
         let all = counted(len(self.workloads.len()), "workload");
@@ -42,8 +42,8 @@ impl WatchReport {
             _ => format!("{} of {all} {found}", count(len(rows.len()))),
         };
         let logs = match with_logs {
-            0 => "no log of a gateway names their pods".to_owned(),
-            of => format!("logs of gateways name the pods of {}", counted(len(of), "workload")),
+            0 => "no gateway log names their pods".to_owned(),
+            of => format!("gateway logs name the pods of {}", counted(len(of), "workload")),
         };
         let subtitle = format!("{}; {logs}", self.headline());
         let (bin, length, label): (_, i64, fn(&str) -> String) = match hours(self.to_ns) - hours(self.from_ns)

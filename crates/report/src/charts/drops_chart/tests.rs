@@ -132,7 +132,7 @@ fn smallest_loss_groups_share_last_row() {
 }
 
 #[test]
-fn subtitle_ranks_only_pods_with_losses() {
+fn pods_without_shared_losses_fit_one_row() {
     let mut analysis = samples::rollout();
     analysis.lost.retain(|lost| lost.only() == Some(3));
     let series = series(&analysis);

@@ -38,7 +38,7 @@ fn advice_names_one_sufficient_sleep() {
 }
 
 #[test]
-fn open_window_lengthens_advised_sleep() {
+fn unbounded_window_yields_only_minimum_sleep() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let result = told(records);

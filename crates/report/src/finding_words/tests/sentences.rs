@@ -33,12 +33,12 @@ fn unusable_proxy_rows_are_counted() {
         (
             Measurement::OtherRuns(900),
             Severity::Info,
-            "ignored 900 requests that the proxies recorded with an id of another run",
+            "ignored 900 requests that the proxies recorded with an id from another run",
         ),
         (
             Measurement::UnknownRequests(1),
             Severity::Warning,
-            "ignored 1 request that the proxies recorded with an id of this run and a number that the load did not \
+            "ignored 1 request that the proxies recorded with an id from this run and a number that the load did not \
              record",
         ),
         (
@@ -49,7 +49,7 @@ fn unusable_proxy_rows_are_counted() {
         (
             Measurement::LateRows(1),
             Severity::Info,
-            "1 request was read by a proxy after the client had seen the end; the proxy's row is not counted",
+            "1 request was read by a proxy after ending for the client; the proxy's row is not counted",
         ),
         (
             Measurement::EntriesContradicted { disagreed: 2 },
@@ -86,10 +86,10 @@ fn unknown_names_are_quoted_with_source() {
         (words.what, words.remedy)
     };
     let (what, remedy) = of("x-served-by", None);
-    assert_eq!(what, "12 answers name a pod in x-served-by that the run did not watch, such as \"edge-7\"");
+    assert_eq!(what, "in x-served-by, 12 answers name a pod that the run did not watch, such as \"edge-7\"");
     assert!(remedy.starts_with("choose another header (--pod-header)"), "{remedy}");
     let (what, remedy) = of("rolldrop-pod", Some("pod=(.+)"));
-    let expected = "12 answers name a pod in rolldrop-pod, or by \"pod=(.+)\" in the body, that the run did not watch, \
+    let expected = "in rolldrop-pod, or by \"pod=(.+)\" in the body, 12 answers name a pod that the run did not watch, \
                     such as \"edge-7\"";
     assert_eq!(what, expected);
     assert!(remedy.starts_with("choose another pattern (--pod-body)"), "{remedy}");
@@ -166,15 +166,15 @@ fn contradiction_finding_names_source_and_numbers() {
         (requests(80, 100), "load-0 scheduled 80 requests in the counted part, but 100 have a row"),
         (
             RecordContradiction::Twice { source: "load-0".into(), requests: 20, first: 40 },
-            "20 requests of load-0 have more than one row (the first is number 40): is a file in requests/ duplicated?",
+            "20 requests from load-0 have more than one row (the first is number 40): is a file in requests/ duplicated?",
         ),
         (
             RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 },
-            "1 row of load-0 has timestamps that are out of order (the first is number 7)",
+            "1 row from load-0 has timestamps that are out of order (the first is number 7)",
         ),
         (
             RecordContradiction::DisorderedServed { proxy: "a".into(), rows: 1 },
-            "1 row of proxy a has timestamps that are out of order",
+            "1 row from proxy a has timestamps that are out of order",
         ),
         (
             RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 },
@@ -221,18 +221,18 @@ fn missing_parts_are_listed_with_counts() {
         ),
         (
             handed_over("load-1", rows(None, 25_000, 12, 203), None),
-            "of at least 25,000 requests of load-1, 203 have rows that arrived, mostly those that were not ok, so all \
+            "rows arrived for 203 of at least 25,000 requests from load-1, mostly for those that were not ok, so all \
              shares overstate failures; 12 were in flight at its last report",
         ),
         (
             handed_over("load-2", rows(Some(25_000), 25_000, 0, 250), None),
-            "of 25,000 requests of load-2, 250 have rows that arrived, mostly those that were not ok, so all shares \
+            "rows arrived for 250 of 25,000 requests from load-2, mostly for those that were not ok, so all shares \
              overstate failures",
         ),
         (
             handed_over("load-0", rows(None, 900, 0, 300), Some([(Outcome::Ok, 600)].into())),
-            "of at least 900 requests of load-0, 300 have rows that arrived, mostly those that were not ok, so all \
-             shares overstate failures; of requests without a row, only these counts arrived, which no figure \
+            "rows arrived for 300 of at least 900 requests from load-0, mostly for those that were not ok, so all \
+             shares overstate failures; for requests without a row, only these counts arrived, which no figure \
              includes: 600 ok",
         ),
     ];
@@ -309,7 +309,9 @@ fn refusals_and_bases_include_reasons() {
         margin_s,
         stopping_s,
     };
-    assert!(advice::basis(&basis).contains("service web may keep routing to a pod for its 5 s"));
+    assert!(
+        advice::basis(&basis).contains("service web may keep routing to a pod for the 5 s of its DNS cache")
+    );
 }
 
 #[test]

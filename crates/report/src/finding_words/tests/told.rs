@@ -152,7 +152,7 @@ fn early_exit_reveals_failed_hook() {
             (app.pre_stop_other, app.pre_stop_exec_sleep_s) = (true, exec_sleep_s);
         }
         records.events.push(ended);
-        let denied = EventKind::NotWatched { resource: "events".into(), why: "no such right".into() };
+        let denied = EventKind::NotWatched { resource: "events".into(), why: "no such permission".into() };
         records.events.push(Event::new(at(-800), "coordinator", denied));
         records.events.sort_by_key(|event| event.at);
         told(records)
