@@ -67,6 +67,6 @@ fn each_claim_has_removable_behaviour() {
                 text.contains(&format!(" {key}:")) || (key == "command" && text.contains("action: exec"));
             assert!(is_expected, "{name}: {scenario} does not check {check}");
         }
-        assert_eq!(&shown, claims, "{name}: its scenarios show these");
+        assert_eq!(&shown, claims, "{name}: its scenarios show different claims");
     }
 }

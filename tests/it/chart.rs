@@ -1,5 +1,5 @@
 //! The Helm chart, rendered by Helm's own code, and the plain manifests beside it: the objects that they create, the
-//! rights that those objects grant, and a run that uses the rights.
+//! permissions that these objects grant, and a run that uses the permissions.
 
 mod job;
 mod rights;
@@ -40,7 +40,7 @@ fn helm(verb: &str, chart: &str, values: &str) -> Output {
         .expect("python starts: scripts/test installs it")
 }
 
-/// Renders the chart of runs with these values. Returns the objects and notes, or the reason why Helm refuses the
+/// Renders the chart `rolldrop` with these values. Returns the objects and notes, or the reason why Helm refuses the
 /// values.
 fn template(values: &str) -> Result<(Vec<Value>, String), String> {
     rendered("rolldrop", values)
@@ -130,7 +130,7 @@ fn renders_valid_objects(chart: &str, name: &str, values: &str, kubectl: &Kubect
 }
 
 #[test]
-fn watch_chart_grants_only_documented_rights() {
+fn watch_chart_grants_only_documented_permissions() {
     let block =
         |number| -> Vec<Value> { serde_saphyr::from_multiple(&manifests_of_page(number)).expect("YAML") };
     let of_page = block(1);
@@ -140,7 +140,7 @@ fn watch_chart_grants_only_documented_rights() {
     let with_events = role(&charts(""));
     let create = json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]});
     assert_eq!(with_events.as_array().expect("rules").last(), Some(&create));
-    // One role per namespace of gateways, however many logs there are.
+    // One role per gateway namespace, however many logs there are.
     let logs = charts("logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx=ingress-nginx]");
     let roles: Vec<&Value> = of_kind(&logs, "Role").collect();
     let [of_logs] = roles[..] else { panic!("{roles:?}") };
@@ -151,7 +151,7 @@ fn watch_chart_grants_only_documented_rights() {
     let rules = role(&charts("{logs: [edge/deployment/envoy=envoy-json], events: false}"));
     let rules = rules.as_array().expect("rules");
     assert_eq!(rules[2..], of_services.as_array().expect("rules")[..]);
-    // Beats need one more right, as on the page, in the release's own namespace.
+    // Beats need one more permission, as on the page, in the release's own namespace.
     let of_page = block(3);
     let of_page = of_kind(&of_page, "Role").next().expect("a Role")["rules"].to_string();
     let with_beats = charts("beats: true");
@@ -217,7 +217,7 @@ fn watch_chart_opens_metrics_only_on_request() {
 }
 
 #[test]
-fn chart_pod_lacks_privileges_and_retries() {
+fn chart_pod_has_no_privileges_or_retries() {
     for (name, values) in value_sets() {
         let objects = objects(&values);
         let jobs = of_kind(&objects, "Job").map(|job| &job["spec"]);
@@ -381,7 +381,7 @@ fn overlay_sets_namespace_and_image() {
     let built = kustomized(&folder);
     let of = |kind: &str| built.iter().find(|object| object["kind"] == kind).expect(kind);
     assert!(built.iter().all(|object| object["metadata"]["namespace"] == "shop"), "{built:#?}");
-    // The rights belong to the run's account.
+    // The permissions belong to the run's service account.
     assert_eq!(of("RoleBinding")["subjects"][0]["namespace"], "shop");
     let containers = "/spec/jobTemplate/spec/template/spec/containers/0/image";
     assert_eq!(of("CronJob").pointer(containers).expect("an image"), "registry.example.org/rolldrop:0.1.0");

@@ -83,7 +83,7 @@ fn comparison_flags_losses_and_refuses_mismatches() {
         copy(&dir.join("before"), &dir.join("invalid"), 0);
         let events = dir.join("invalid/events.jsonl");
         let text = std::fs::read_to_string(&events).expect("events");
-        // More requests than were due.
+        // The run now has more requests than were due.
         std::fs::write(&events, text.replace(r#""main":800"#, r#""main":1"#)).expect("events");
         let invalid = rolldrop(dir, "gate invalid --baseline saved.json").expect_code(3);
         let why = "the run is not compared with the baseline, because it is invalid (";

@@ -97,7 +97,7 @@ fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let turn = runs::turn();
     let (mut run, dir) = Rolldrop::run(&scenario()).args(["--quiet"]).start();
     let (mut listening, log) = listen_beside(dir.path());
-    let status = wait_for("the run's end", LIMIT, || run.try_wait().expect("its state"));
+    let status = wait_for("the run to exit", LIMIT, || run.try_wait().expect("its state"));
     let _ = listening.kill();
     let _ = listening.wait();
     let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");

@@ -66,7 +66,7 @@ fn scenario(traefik: &str) -> String {
 }
 
 #[test]
-fn each_consumer_gets_own_window() {
+fn each_consumer_has_its_own_window() {
     measured(|| {
         let _turn = turn();
         let cluster = Setup::on(Dataplane::Kernel).nodes(2).start();

@@ -10,7 +10,7 @@ use crate::termination::lab::{LIMIT, Seen};
 /// Number of Services that select the same pod.
 const SERVICES: usize = 100;
 
-/// Returns when each Service's first slice that meets the condition arrived, in order.
+/// Returns the arrival time of each Service's first slice that meets the condition, in order.
 fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
     let mut services = BTreeSet::new();
     let mut arrivals = Vec::new();

@@ -78,7 +78,7 @@ fn restart_and_scale_down_terminate_expected_pods() {
 }
 
 #[test]
-fn eviction_awaits_budget_and_drain_uncordons() {
+fn eviction_waits_for_budget_and_drain_uncordons_node() {
     let disruptions = "{at: 1s, action: evict, selector: app=web, count: 2, allowOutage: true}, \
                        {at: 9s, action: drain, node: node-1}";
     let text = scenario("evict-and-drain", "18s", disruptions);
@@ -352,7 +352,7 @@ fn relabelled_and_crashed_pods_survive() {
         assert!(found("was killed by this run (exit code 137) and was ready again"), "{}", run.finished);
         let left: BTreeSet<_> =
             actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
-        assert_eq!(left.len(), 2, "each another\n{}", run.finished);
+        assert_eq!(left.len(), 2, "each label is removed from a different pod\n{}", run.finished);
         let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
         for pod in left {
             assert!(changes.contains(&format!("Pod {pod} in default: restored")), "{changes}");
@@ -404,7 +404,7 @@ exit 3
 "#;
 
 #[test]
-fn exec_disruption_records_foreign_terminations() {
+fn exec_disruption_records_terminations_by_others() {
     let disruptions = "{at: 1s, action: observe, for: 2s}, {at: 1s, action: exec, command: [sh, others.sh]}";
     let text = scenario("programs", "60s", disruptions);
     let _turn = runs::turn();

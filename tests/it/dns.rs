@@ -242,7 +242,7 @@ fn headless_service_resolves_ready_endpoints() {
 }
 
 #[test]
-fn stateful_set_pod_keeps_only_name() {
+fn stateful_set_pod_keeps_name_but_not_address() {
     on("kernel", async |lab| {
         service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
         let script = "echo \"[$HOSTNAME]\"; echo \"$(uname -n) at $(getent ahostsv4 $(uname -n) | cut -d' ' -f1 | sort -u)\"; \

@@ -324,7 +324,7 @@ fn slow_answers(lab: &Cluster) {
         run.api.pass();
     });
     let termination = ended.is_valid_with_its_deletion();
-    assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "as wide as the call itself took\n{ended}");
+    assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "at least the duration of the call\n{ended}");
 }
 
 fn an_answer_that_is_lost(lab: &Cluster) {
@@ -339,7 +339,7 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");
-    assert!(!actions[0].is_undone, "as far as is known, it was done\n{ended}");
+    assert!(!actions[0].is_undone, "it counts as done: only its response was lost\n{ended}");
     // The first call took effect, because the second came too late to be the cause.
     let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
     let (_, sent_s) = sent.expect("the time it was sent");
@@ -405,7 +405,7 @@ fn run_survives_and_reports_api_faults() {
 }
 
 #[test]
-fn run_reports_failed_undo_and_missing_rights() {
+fn run_reports_failed_undo_and_missing_permissions() {
     let _turn = turn();
     let lab = Setup::new().start();
     let run = Run::start(&lab, FaultyApi::before(&lab), "away", &scenario("away", 60, ""));

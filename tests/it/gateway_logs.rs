@@ -1,4 +1,4 @@
-//! Gateways' logs are followed without loss and without duplicates, through everything that interrupts them. The
+//! Gateway logs are followed without loss and without duplicates, through everything that interrupts them. The
 //! gateway is a shell script that numbers its lines.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,7 +95,7 @@ impl FollowedGateway {
         });
     }
 
-    /// Returns the delivered lines, grouped by run of the gateway, oldest run first.
+    /// Returns the delivered lines, grouped by gateway run, oldest run first.
     fn runs(&self) -> Vec<GatewayRun> {
         let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, GatewayRun>::new());
         for delivery in self.delivered.lock().expect("no panic").iter() {
@@ -236,7 +236,7 @@ fn lines_lost_to_rotation_leave_gap() {
         let runs = gateway.runs();
         let missing: Vec<_> =
             runs[0].numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(<[usize]>::to_vec).collect();
-        assert!(missing.len() == 1 && missing[0][0] < missing[0][1], "once, and forward: {missing:?}");
+        assert!(missing.len() == 1 && missing[0][0] < missing[0][1], "one gap, and forward: {missing:?}");
         assert_eq!(runs[0].written, runs[0].numbers.last().map(|last| last + 1));
         runs[1].is_complete();
     });

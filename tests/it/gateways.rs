@@ -228,7 +228,7 @@ fn finds_whose_pods_a_url_leads_to(cluster: &Cluster) {
 }
 
 #[test]
-fn gateway_losses_match_its_log() {
+fn gateway_losses_match_gateway_log() {
     measured(|| {
         let _turn = turn();
         let (cluster, [traefik, haproxy]) = gateways();

@@ -167,7 +167,7 @@ impl Desk {
         let said = |name: &str| fs::read_to_string(self.dir.path().join(name)).expect("a file");
         fs::write(self.dir.path().join("script"), Self::script(page, text)).expect("a file");
         let path = std::env::var("PATH").unwrap_or_default();
-        // Pages wait without a limit.
+        // Commands on the pages may wait forever.
         let mut bash = Command::new("timeout");
         bash.args(["20m", "bash", "../script"])
             .current_dir(self.dir.path().join("work"))

@@ -23,7 +23,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 /// Folder of the programs that scripts/test installs.
 pub(crate) const VENV: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
-/// A call of the binary under test, in a directory of its own.
+/// A call to the binary under test, in a directory of its own.
 pub(crate) struct Rolldrop {
     args: Vec<OsString>,
     files: Vec<(String, String)>,
@@ -220,8 +220,9 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// First of the ports that stay free on an own host while nothing listens on them. The kernel gives a port of its choice
-/// (`ip_local_port_range`) also to a process that listens on all addresses, so it may be taken on an own host, too.
+/// First of the ports that stay free on a test's own host ([`own_host`]) while nothing listens on them. A port in
+/// `ip_local_port_range` may not: the kernel may assign it to a process that listens on all addresses, including this
+/// host's.
 pub(crate) const OWN_PORT: u16 = 16443;
 
 /// Returns a loopback address for the caller alone. Embedded clusters use lower addresses.

@@ -78,7 +78,7 @@ fn graceful_drain_drops_no_grpc_call() {
 }
 
 #[test]
-fn calls_and_requests_share_connections() {
+fn http2_and_grpc_loads_each_use_one_connection() {
     measured(all_share_one_connection);
 }
 

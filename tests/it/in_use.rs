@@ -62,7 +62,7 @@ fn second_run_refuses_workload_in_use() {
     assert!(!second.dir().join("run").exists(), "{second}");
     let tuning = shop.here(Rolldrop::new(["tune", "svc/web", "--out", "tuning"])).finish().expect_code(2);
     assert!(tuning.stderr().contains(&said) && !tuning.dir().join("tuning").exists(), "{tuning}");
-    // A run that changes nothing continues.
+    // A run that changes nothing is allowed.
     let watching = shop.here(Rolldrop::new(["run", "-t", "svc/web", "--dry-run"])).finish().expect_code(0);
     assert!(watching.stderr().contains(&format!("warning: {said}")), "{watching}");
     assert_eq!(shop.spec(), before);

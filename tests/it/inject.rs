@@ -62,7 +62,7 @@ fn injected_app_uses_sidecar_until_uninjected() {
         kubectl.ok(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}"))
     };
     assert_eq!(answer(18080, "/"), answer(8080, "/"));
-    assert_eq!(answer(18081, "/readyz"), "ok\n", "the admin port asks the app's readiness path");
+    assert_eq!(answer(18081, "/readyz"), "ok\n", "the admin port queries the app's readiness path");
 
     let live = kubectl.ok("get deployment/web service/web -o yaml");
     kubectl.apply(&inject(&["--uninject"], &live));

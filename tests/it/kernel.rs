@@ -30,7 +30,7 @@ const CURL_LIMITS: [&str; 4] = ["--connect-timeout", "0.9", "--max-time", "30"];
 /// A cluster as `rolldrop run` starts it.
 struct Cluster {
     process: lab::Cluster,
-    // Dropped after the process, whose directory it is.
+    // Dropped after the process that uses it.
     dir: TempDir,
     client: Client,
     program: Program,
@@ -585,7 +585,7 @@ async fn killed_exec_client_ends_pod_command() {
     });
     client.kill().expect("it runs");
     client.wait().expect("its exit status");
-    wait_for("its end", LIMIT, || (!command.is_alive()).then_some(()));
+    wait_for("the command to exit", LIMIT, || (!command.is_alive()).then_some(()));
 }
 
 /// Starts a cluster without its own directory. Returns the process and its temporary directory.

@@ -207,7 +207,7 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.let_go();
-        wait_for("the cluster's end", LIMIT, || self.child.try_wait().expect("its state"))
+        wait_for("the cluster to exit", LIMIT, || self.child.try_wait().expect("its state"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs on an existing cluster, which remains after them, so they undo their changes.
+//! Runs on an existing cluster, which outlives them, so they must undo their changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -219,7 +219,7 @@ fn interrupted_or_killed_run_is_undone() {
     assert!(shop.is_injected());
     let token = shop.token();
     assert_eq!(token.len(), 64, "{token}");
-    // Nothing is requested from the pod that the run deletes.
+    // The test sends requests only once the pod that the run deletes is gone.
     wait_for("the deletion", LIMIT, || {
         let events = json_lines(&dir.path().join("run/events.jsonl"));
         events.iter().any(|event| event["kind"] == "action").then_some(())

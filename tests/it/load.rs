@@ -251,7 +251,7 @@ fn bad_options_fail_before_first_request() {
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
     assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
     assert!(said(&[&url, "--success", "2xx"]).contains("expected statuses"));
-    // Over loopback, ports for one second of connections are enough; elsewhere, for a minute (TIME_WAIT).
+    // Over loopback, one second's worth of ports is enough; elsewhere, a minute's worth is needed (TIME_WAIT).
     let few = ["--source-ports", "41000-41099", "-d", "10m"];
     let ports = said(&[&[url.as_str(), "-r", "400"], few.as_slice()].concat());
     assert!(

@@ -84,7 +84,7 @@ fn full_disk_keeps_recorded_rows() {
 }
 
 #[test]
-fn second_signal_cancels_inflight_requests() {
+fn second_signal_cancels_requests_in_flight() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     // This server reads, but never responds.

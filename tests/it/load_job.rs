@@ -122,7 +122,7 @@ fn sent(dir: &Path, of: u64) -> u64 {
 }
 
 #[test]
-fn load_pods_hand_over_their_streams() {
+fn load_pods_return_stream_records() {
     let from_cluster = "
   cluster: {embedded: {nodes: 1}}
   target: {service: web, path: '/events?length=fixed:200ms'}
@@ -145,14 +145,14 @@ fn load_pods_hand_over_their_streams() {
 }
 
 #[test]
-fn dead_load_worker_spares_others() {
+fn dead_load_worker_does_not_stop_others() {
     let _turn = turn();
     let run = Rolldrop::run(&scenario()).on(Dataplane::Kernel);
     let (mut child, dir) = run.set(&["load.duration=8s", "disruptions=[]"]).start();
     let run_dir = dir.path().join("run");
     wait_for("the load", LIMIT, || (sent(dir.path(), 800) >= 250).then_some(()));
     worker_of(&child, "1").expect("the second worker").kill();
-    let status = wait_for("its end", LIMIT, || child.try_wait().expect("its state"));
+    let status = wait_for("the run to exit", LIMIT, || child.try_wait().expect("its state"));
     let said = said(dir.path());
     assert_eq!(status.code(), Some(3), "{said}");
     let named =
@@ -242,11 +242,11 @@ fn cleanup_removes_orphaned_load_workers() {
     assert!(matches!(&owners[..], [job] if job.kind == "Job"), "it is deleted with the Job: {owners:?}");
     child.kill().expect("it exists");
     child.wait().expect("its exit status");
-    assert_eq!(workers(), 2, "they have not noticed yet");
+    assert_eq!(workers(), 2, "the workers have not noticed yet");
     let cleanup = Rolldrop::new(["cleanup"]).args([dir.path().join("run")]).finish().expect_code(0);
     let said = cleanup.stdout() + &cleanup.stderr();
     assert!(said.contains("Job rolldrop-load-from-the-cluster-"), "{said}");
-    wait_for("the workers' end", LIMIT, || (workers() == 0).then_some(()));
+    wait_for("the workers to be gone", LIMIT, || (workers() == 0).then_some(()));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Destinations of `rolldrop load`: names that change while it runs, both families, Unix sockets.
+//! Destinations of `rolldrop load`: names that change while it runs, both address families, Unix sockets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -81,7 +81,7 @@ fn name_answers(finished: &Finished) -> Vec<Value> {
     events.filter(|event| event["kind"] == "name_answer").collect()
 }
 
-/// Returns two listeners on the same port of these addresses.
+/// Returns listeners on these two addresses, at the same port.
 fn listeners(first: &str, second: &str) -> (TcpListener, TcpListener) {
     for _ in 0..100 {
         let one = TcpListener::bind((first, 0)).expect("a port");
@@ -139,7 +139,7 @@ fn load_follows_dns() {
     assert!(part(0).all(|row| row.remote_addr.as_deref() == Some(&first)), "{finished}");
     assert!(part(3).all(|row| row.remote_addr.as_deref() == Some(&second)), "{finished}");
     let turns: Vec<_> = part(1).map(|row| row.remote_addr.as_deref()).collect();
-    // On a busy machine, two requests that are due one after the other may take their addresses the other way round.
+    // On a busy machine, two consecutive requests may take their addresses in the opposite order.
     figure(meanwhile.taken(), turns.windows(2).all(|pair| pair[0] != pair[1]), || {
         format!("they take turns: {turns:?}")
     });

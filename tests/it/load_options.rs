@@ -222,7 +222,7 @@ fn reports_cover_closed_loops_and_poisson_loads() {
 }
 
 #[test]
-fn result_splits_by_target_status_and_second() {
+fn result_is_split_by_target_status_and_second() {
     let server = Server::start();
     let two = |format: &str| {
         let urls = [server.url("/"), server.url("/lost")];

@@ -174,7 +174,7 @@ fn config_of(
     config
 }
 
-/// Files that the tests' arguments name.
+/// Files that appear in the tests' arguments.
 struct Files(Vec<(&'static str, String)>);
 
 impl Files {

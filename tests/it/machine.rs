@@ -2,8 +2,8 @@
 //!
 //! Most tests assert results that do not depend on speed: accounting, order, classes. A few assert measured figures,
 //! which are wrong if other tests or programs use the machine's CPUs. Such a test runs in [`measured`] and asserts its
-//! [`figure`]s there. A wrong figure is measured again, at most twice, once the other tests leave the machine alone. If
-//! it is still wrong, the test fails, unless other processes used the CPUs: then the test is reported as "machine
+//! [`figure`]s there. A wrong figure is measured again, at most twice, once the other tests use little CPU time. If it
+//! is still wrong, the test fails, unless other processes used the CPUs: then the test is reported as "machine
 //! starved", is listed, and counts as passed. The evidence is the kernel's account of CPU time, not the failure; a
 //! machine that no one else uses starves no test. `scripts/test` prints the list, and fails if it is too long.
 
@@ -21,7 +21,7 @@ use crate::harness::process_tree;
 /// time.
 const TAKEN: f64 = 0.25;
 
-/// The tests leave the machine alone while they take less than this share of CPU time between two readings.
+/// The machine counts as quiet if the tests take less than this share of CPU time between two readings.
 const QUIET: f64 = 0.2;
 
 /// Maximum number of measurements of a test's figures.
@@ -173,7 +173,7 @@ fn measured_again(test: impl Fn(), wait: impl Fn()) -> Option<Wrong> {
     Some(wrong)
 }
 
-/// Waits until the tests leave the machine alone. They eventually do, because a waiting test takes no CPU time.
+/// Waits until the tests use little CPU time. They eventually do, because a waiting test uses none.
 fn wait_until_quiet() {
     loop {
         let before = Ticks::now();
@@ -201,7 +201,7 @@ fn list(starved: &Wrong) {
 }
 
 #[test]
-fn foreign_cpu_share_excludes_tests() {
+fn cpu_share_of_others_excludes_tests() {
     let ticks = |all, busy, stolen, own| Ticks { all, busy, stolen, own };
     let taken = |before, now| {
         let mut account = Account::default();

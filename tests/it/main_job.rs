@@ -28,7 +28,7 @@ fn naive_exit_drops_are_attributed() {
 }
 
 #[test]
-fn sidecarless_run_sees_refusals_and_timeouts() {
+fn run_without_sidecar_sees_refusals_and_timeouts() {
     measured(|| {
         let run = runs::no_sidecar();
         assert!(run.records.served.is_empty(), "{}", run.finished);
@@ -62,7 +62,7 @@ fn lossless_runs_still_measure_windows() {
 }
 
 #[test]
-fn short_grace_kills_inflight_requests() {
+fn short_grace_period_kills_requests_in_flight() {
     measured(|| {
         let run = runs::killed_in_flight();
         let requests = &run.result.requests;
@@ -141,7 +141,7 @@ fn ok_requests_match_served_rows() {
 }
 
 #[test]
-fn proxies_hand_over_every_row() {
+fn proxies_deliver_every_row() {
     for run in runs::with_sidecar() {
         let ends = run.records.events.iter().filter_map(|e| match &e.kind {
             EventKind::ProxyEnded { pod, rows, .. } => Some((pod, rows.recorded, rows.received)),

@@ -101,7 +101,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
 }
 
 #[test]
-fn foreign_pods_add_little_memory() {
+fn other_pods_add_little_memory() {
     let _turn = turn();
     let pods = std::env::var("MANY_PODS").map_or(FEW, |text| text.parse().expect("MANY_PODS=NUMBER"));
     let binary =

@@ -22,8 +22,8 @@ fn python(program: &str, dir: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// The Python port of HdrHistogram reads the interval log, and DuckDB the tables. The percentile table is parsed like
-/// the plotter does: lines of numbers in four columns, with no number in the last column at 100 %.
+/// The Python port of HdrHistogram reads the interval log, and DuckDB the tables. The percentile table is parsed as
+/// the plotter parses it: lines of numbers in four columns, with no number in the last column at 100 %.
 const HISTOGRAMS_AND_TABLES: &str = r##"
 import collections, json, re, duckdb
 from hdrh.histogram import HdrHistogram

@@ -51,7 +51,7 @@ const ROWS: &str =
 const OPEN: &str = "[...document.querySelectorAll('tr.detail')].filter(row => row.checkVisibility()).length";
 
 #[test]
-fn termination_table_sorts_filters_unfolds() {
+fn termination_table_sorts_filters_and_unfolds_rows() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();
@@ -152,7 +152,7 @@ fn charts_show_values_and_zoom() {
 }
 
 #[test]
-fn print_unfolds_rows_and_hides_controls() {
+fn printing_unfolds_rows_and_hides_controls() {
     let dir = tempfile::tempdir().expect("a directory");
     let page = report(&dir);
     let mut browser = Browser::start();

@@ -10,7 +10,7 @@ use crate::machine::{figure, measured};
 use crate::runs::seconds;
 use crate::sample_server::Server;
 
-/// A load of streams to two pods, half of which last longer than a second.
+/// A load of streams to two pods. Half of the streams last longer than a second.
 struct StreamLoad {
     finished: Finished,
     /// Times at which the servers began and ended each stream, in Unix seconds.

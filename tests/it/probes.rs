@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::pods::{PODS, on, run};
 use crate::termination::lab::Seen;
 
-/// A minimal gRPC server, whose service `shop` reports as serving once a file exists.
+/// A minimal gRPC server. It reports its service `shop` as serving once a file exists.
 const HEALTH_SERVER: &str = r"
 import os, socket, sys, threading
 

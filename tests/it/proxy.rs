@@ -89,7 +89,7 @@ fn plain() -> Vec<u8> {
     vec![b'x'; 64 * 1024]
 }
 
-/// Returns a DATA frame of stream 1.
+/// Returns a DATA frame on stream 1.
 fn frame() -> Vec<u8> {
     [&[0, 0x40, 0, 0, 0, 0, 0, 0, 1][..], &[b'x'; 0x4000]].concat()
 }
@@ -167,7 +167,7 @@ fn slow_reader_blocks_sender_with_bounded_memory() {
 }
 
 #[test]
-fn proxy_raises_limit_and_queues_clients() {
+fn proxy_raises_file_limit_and_queues_clients() {
     let app = TcpListener::bind("127.0.0.1:0").expect("a port");
     let upstream = app.local_addr().expect("an address").to_string();
     let proxy = Proxy::start_under("ulimit -Sn 100 && ulimit -Hn 224", &upstream, "http");

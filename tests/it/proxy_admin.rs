@@ -215,7 +215,7 @@ fn listener_watch_costs_little_cpu() {
 }
 
 #[test]
-fn pre_stop_mark_rejects_foreign_callers() {
+fn pre_stop_mark_rejects_other_users_and_containers() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
     let phase = |proxy: &Proxy| {

@@ -284,7 +284,7 @@ fn own_pods_are_seen(run: &MeasuredRun) {
             }
         });
         let seen: Vec<(Stamp, &PodEvent)> = seen.collect();
-        assert!(seen.iter().all(|(_, own)| own.uid == termination.uid), "{pod}: another one's");
+        assert!(seen.iter().all(|(_, own)| own.uid == termination.uid), "{pod}: an event about another pod");
         assert!(seen.first().is_some_and(|(_, own)| own.deletion_timestamp.is_none()), "{pod}: {seen:?}");
         let deleted = seen.iter().find(|(_, own)| own.deletion_timestamp.is_some());
         let (at, own) = deleted.unwrap_or_else(|| panic!("{pod}: no deletionTimestamp in {seen:?}"));

@@ -306,7 +306,7 @@ fn print(rows: &[Row]) {
 }
 
 #[test]
-fn kernel_record_locates_lost_requests() {
+fn kernel_record_shows_pods_of_lost_requests() {
     for (run, known, lost) in [("plain-one", 57, 58), ("plain-rollout", 488, 488), ("plain-all", 588, 588)] {
         let recorded = Recorded::read(run);
         let pods = recorded.said.lost.iter().map(|lost| recorded.truth.routed_to(&lost.request));

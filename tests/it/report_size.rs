@@ -36,7 +36,7 @@ fn lost_request_costs_under_one_kilobyte() {
 /// Compares the memory use of reports on 20,000 and on 120,000 requests.
 fn grows_by_less_than(most_kib: u64, one_lost_of: u64) {
     let [few, many] = [2, 12].map(|seconds| peak_kib(seconds, one_lost_of));
-    println!("{few} KiB for 20,000 requests, {many} KiB for 120,000; one lost of {one_lost_of}");
+    println!("{few} KiB for 20,000 requests, {many} KiB for 120,000; one in {one_lost_of} lost");
     assert!(many < few + most_kib, "{few} KiB for 20,000 requests, {many} KiB for 120,000");
 }
 

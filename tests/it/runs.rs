@@ -150,7 +150,7 @@ pub(crate) fn turn() -> Turn {
     Turn(())
 }
 
-/// Lock held by tests that use much of the machine for long, and by tests that measure seconds.
+/// Lock held by long tests that load the machine heavily, and by tests that measure seconds.
 pub(crate) static APART: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Returns the result.json in a run directory.
@@ -159,7 +159,7 @@ pub(crate) fn result(run: &Path) -> RunResult {
     serde_json::from_slice(&json).expect("result.json reads")
 }
 
-/// Returns true if the only limits that the run exceeds are on durations of stages.
+/// Returns true if the only limits that the run exceeds are those on stage durations.
 fn is_slow(run: &Finished) -> bool {
     let is_no_loss =
         |check: &CheckText| check.verdict != CheckVerdict::Fail || check.name.starts_with("stages.");

@@ -217,7 +217,7 @@ fn draining_servers_exit_before_sigkill() {
 }
 
 #[test]
-fn grpc_core_server_is_measured() {
+fn run_measures_grpc_core_server() {
     measured(|| {
         let probe = json!({"readinessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": 1}});
         let run =

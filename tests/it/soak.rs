@@ -320,7 +320,7 @@ async fn soaked_proxy_loses_and_leaks_nothing() {
         proxy.descriptors(),
     );
     println!("{told}");
-    assert!(let_go.is_ok(), "the proxy leaked something or did not hand it over: {told}");
+    assert!(let_go.is_ok(), "the proxy leaked descriptors, or did not send all rows: {told}");
     let faults = faults(&ledger, &get(admin, "/metrics").await);
     assert!(
         faults.is_empty(),
@@ -346,7 +346,7 @@ fn ledger_in_words(ledger: &Ledger) -> String {
 }
 
 /// Returns all faults. Missing rows of unanswered requests are not faults if the proxy reports that it had no room
-/// for as many; most of those are hostile.
+/// for that many; most of those requests are hostile.
 fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
     let unrecorded = unrecorded(metrics, "rows") + unrecorded(metrics, "answers");
     let requests = ledger.requests();
@@ -359,7 +359,7 @@ fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
         known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b}) {:?}", known.0, cut.get(&id)))
     });
     let others = ledger.faults.lock().expect("no panic").clone();
-    // Faults of requests come first, because the others are alike.
+    // Request faults come first, because the other faults are all alike.
     of_requests.chain(lacking).chain(others).collect()
 }
 

@@ -188,8 +188,8 @@ pub(crate) fn files() -> usize {
 }
 
 impl Kind {
-    /// Returns the maximum number of clients, given that each needs a file here, and each one let through needs another
-    /// in the app.
+    /// Returns the maximum number of clients, given that each needs a descriptor here, and each one that gets through
+    /// needs another in the app.
     fn most_clients(self) -> usize {
         match self {
             Kind::Rolldrop => files() - 2 * Budget::DEFAULT.connections,

@@ -1,4 +1,4 @@
-//! Terminations of pods on the embedded cluster, compared with those recorded on a real v1.36.2.
+//! Pod terminations on the embedded cluster, compared with those recorded on a real v1.36.2 cluster.
 //!
 //! Most cases wait for tens of seconds, so all of them run concurrently on one cluster, each in its own namespace,
 //! when a test first needs one. The compared facts can be seen from outside: API watches, signals received by the pods'

@@ -193,7 +193,7 @@ fn behind_the_root(source: &Source) -> BTreeSet<String> {
     for prefix in [root, &above] {
         for (at, _) in code.match_indices(prefix) {
             let rest = &code[at + prefix.len()..];
-            // `{a, b::C}`, or one.
+            // `{a, b::C}`, or a single name.
             let list = rest.strip_prefix('{').and_then(|list| list.split('}').next()).unwrap_or(rest);
             let items = if list.len() < rest.len() { list.split(',').collect() } else { vec![rest] };
             let word = |item: &str| {
@@ -327,7 +327,7 @@ fn tests_named_in_docs_exist() {
     }
     let text = fs::read_to_string(root().join("docs/sources.md")).expect("docs/sources.md");
     let tables = text.split("## Kubernetes' own constants").next().expect("the tables");
-    // The last cell of a row names the tests that show it.
+    // The last cell of a row names the tests that show the claim.
     let cells = tables.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());
     let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(named.len() > 40, "{named:?}");

@@ -48,8 +48,8 @@ fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// Compares the windows of a run with the Service proxy's log. An upper bound depends on the time of the next
-/// arrival, and a late load sends none meanwhile. The machine may delay other things too, so the result is a figure.
+/// Compares the windows of a run with the Service proxy's log. An upper bound depends on when the next request arrives,
+/// and a load that is late sends none until then. The machine may delay other things too, so the result is a figure.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
     let zero = zero_s(run);
@@ -69,7 +69,8 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
             on_time + late_s(run, t0_earliest, on_time)
         };
         let reported = t0_earliest + window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
-        // Where terminations overlap, losses that may be another pod's leave the end of routing open for longer.
+        // Where terminations overlap, the end of routing stays uncertain for longer, because some losses may belong to
+        // another pod.
         let upper = match termination.mode {
             Mode::Isolated => next_arrival(t0_latest + window.lower_s.unwrap_or(0.0), 1.0 / ALPHA),
             _ => next_arrival(reported, STATED_ALPHA / ALPHA),

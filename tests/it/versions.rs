@@ -14,7 +14,7 @@ fn scenario(pod: Value, app: Value) -> String {
 }
 
 #[test]
-fn old_server_fails_run_before_changes() {
+fn run_refuses_features_that_server_lacks() {
     let cluster = Setup::new().start();
     let api = FaultyApi::before(&cluster);
     let run = |version: &'static str, scenario: &str, more: &[&str]| -> Finished {

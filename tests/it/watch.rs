@@ -1,4 +1,5 @@
-//! `rolldrop watch`, with only the rights in docs/watch.md, beside pods that end in every way that it distinguishes.
+//! `rolldrop watch`, with only the permissions in docs/watch.md, beside pods that end in each way that it
+//! distinguishes.
 
 use std::path::Path;
 use std::process::Child;
@@ -114,13 +115,13 @@ impl Watching {
     /// Ends the watch as a user does, and returns the output.
     pub(crate) fn end(&mut self) -> String {
         signal(&self.process, Signal::SIGTERM);
-        let status = wait_for("its end", LIMIT, || self.process.try_wait().expect("its state"));
+        let status = wait_for("the watch to exit", LIMIT, || self.process.try_wait().expect("its state"));
         assert_eq!(status.code(), Some(0), "{}", self.read("stderr.log"));
         self.read("stdout.log")
     }
 }
 
-/// Returns the names of a Deployment's pods, once all are ready.
+/// Returns the names and nodes of a Deployment's pods, once all are ready.
 pub(crate) async fn ready_pods(lab: &Lab, app: &str, wanted: usize) -> Vec<(String, String)> {
     loop {
         let answer = lab.call("GET", &format!("{PODS}?labelSelector=app%3D{app}"), None).await;
@@ -180,7 +181,7 @@ async fn delete_hooked(lab: &Lab, watch: &Watching) {
     begun_by(&found, &deleted);
     assert_eq!((&found["mode"], &found["cause"]), (&json!("other"), &Value::Null), "{found}");
     assert_eq!((&found["pod"], &found["failed_hooks"]), (&json!(hooked), &json!(["app"])), "{found}");
-    assert_eq!(found["pre_stop_sleep_s"], Value::Null, "a program may sleep, too: {found}");
+    assert_eq!(found["pre_stop_sleep_s"], Value::Null, "the hook's program may sleep as well: {found}");
 }
 
 /// Evicts a pod, and another one after its node was cordoned.
@@ -272,10 +273,10 @@ async fn await_checks(lab: &Lab) {
     }
 }
 
-/// Checks the end of the JSON lines.
+/// Checks the last JSON lines: workloads by severity, then the summary.
 fn ranks_worst_first(watch: &Watching) {
     let missing = watch.lines("not_watched");
-    assert!(missing.is_empty(), "the page's rights suffice: {missing:?}");
+    assert!(missing.is_empty(), "the page's permissions suffice: {missing:?}");
     let ranked = watch.lines("workload");
     assert_eq!(ranked[0]["workload"], "Deployment stubborn", "{ranked:#?}");
     assert_eq!((&ranked[0]["killed_at_grace_end"], &ranked[0]["terminations"]), (&json!(1), &json!(1)));
@@ -337,7 +338,7 @@ fn watch_reports_how_pods_end() {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        // This is the example on the page.
+        // The docs show this output as an example.
         println!("{text}");
 
         let stranger = with_token(&lab, "nobody");

@@ -1,4 +1,4 @@
-//! `rolldrop gate` on histories of a watch that this test writes.
+//! `rolldrop gate` on watch histories that these tests write.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn gate_judges_watch_history() {
     );
 
     let all = gate(history, &["--since", "24h"]).expect_code(1).stdout();
-    // This is the example on the page.
+    // The docs show this output as an example.
     println!("{all}");
     for part in [
         "3 terminations from ",

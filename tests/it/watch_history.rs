@@ -115,13 +115,13 @@ impl Kept {
             let gone = self.gone();
             wanted.iter().all(|uid| gone.contains_key(uid)).then_some(())
         };
-        wait_for("the pods' ends", LIMIT, are_gone);
+        wait_for("the pods to be gone", LIMIT, are_gone);
     }
 }
 
 fn kill(mut watch: Watching) {
     signal(&watch.process, Signal::SIGKILL);
-    watch.process.wait().expect("its end");
+    watch.process.wait().expect("its exit status");
 }
 
 /// Deletes pods at random moments under watches that are killed at random moments, and between these watches. Returns
@@ -168,8 +168,10 @@ fn compare(kept: &Kept) {
     let of = |kind: &str| records.iter().filter(|record| record["kind"] == *kind).collect::<Vec<_>>();
     let ends = of("termination");
     for end in &ends {
-        let (sent, answered) =
-            kept.deleted.get(&text(&end["uid"])).unwrap_or_else(|| panic!("invented: {end}"));
+        let (sent, answered) = kept
+            .deleted
+            .get(&text(&end["uid"]))
+            .unwrap_or_else(|| panic!("the test did not delete this pod: {end}"));
         let at = |name: &str| end[name].as_i64().expect("a time");
         assert!(
             at("t0_earliest_ns") <= *answered && *sent <= at("t0_latest_ns"),
@@ -177,7 +179,7 @@ fn compare(kept: &Kept) {
         );
     }
     let recorded: BTreeSet<String> = ends.iter().map(|end| text(&end["uid"])).collect();
-    assert_eq!(recorded.len(), ends.len(), "nothing twice: {ends:#?}");
+    assert_eq!(recorded.len(), ends.len(), "no termination is recorded twice: {ends:#?}");
     let watched = spans(of("watched"));
     for (uid, at) in &gone {
         assert!(recorded.contains(uid) || !is_in(&watched, *at), "{uid} at {at} is missing: {watched:?}");
@@ -201,7 +203,7 @@ fn compare(kept: &Kept) {
     assert!(share > 0.0 && share < 1.0, "{scope}");
 
     let said = kept.report("text");
-    // This is the example on the page.
+    // The docs show this output as an example.
     println!("{said}");
     for part in [
         format!("{} terminations of 2 workloads from ", ends.len()),
@@ -294,14 +296,14 @@ fn history_lists_remaining_pod_once() {
         let watch = kept.watch();
         let down = kept.lab.call("POST", "/api/v1/nodes/node-2/proxy/shutdown?grace=5", None).await;
         assert!(down.status < 300, "{down:?}");
-        wait_for("its end", LIMIT, || (!watch.lines("termination").is_empty()).then_some(()));
+        wait_for("the pod's termination", LIMIT, || (!watch.lines("termination").is_empty()).then_some(()));
         assert_eq!(watch.lines("termination")[0]["mode"], "node_shutdown");
         kill(watch);
 
         let mut watch = kept.watch();
         kept.delete("goes").await;
         let is_over = || watch.lines("termination").iter().any(|end| end["pod"] == "goes").then_some(());
-        wait_for("the other pod's end", LIMIT, is_over);
+        wait_for("the other pod's termination", LIMIT, is_over);
         watch.end();
         let all = records(&kept.history);
         let pods: Vec<_> = all.iter().filter(|of| of["kind"] == "termination").map(|of| &of["pod"]).collect();

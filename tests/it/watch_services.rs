@@ -62,7 +62,7 @@ fn losses_behind_service_lie_within_bounds() {
         // Facts that explain a termination may still arrive on other watches.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (json, text) = (watch.end(), text.end());
-        // This is the example on the page.
+        // The docs show this output as an example.
         println!("{text}");
         assert!(
             text.contains("the log names Service default/web, not its pods: matched by time alone"),

@@ -135,6 +135,6 @@ async fn shows_what_sidecar_saw(lab: Lab) {
     ] {
         assert!(text.contains(&part), "{part}\n{text}");
     }
-    // This is the example on the page.
+    // The docs show this output as an example.
     println!("{text}");
 }

@@ -67,7 +67,7 @@ fn begun_at(lab: &Lab, container: &str, pod: &str) -> usize {
 fn cut_at(lab: &Lab, container: &str, pod: &str) -> usize {
     let begun = begun_at(lab, container, pod);
     assert!(begun > 0, "{}", log(lab, container));
-    wait_for("the ends of the streams", LIMIT, || {
+    wait_for("the streams to end", LIMIT, || {
         let log = log(lab, container);
         let ended = log.lines().filter(|line| line.starts_with("ended ")).collect::<Vec<_>>();
         (ended.len() >= begun).then(|| {
@@ -94,7 +94,7 @@ fn gateway_log_shows_streams_cut() {
         serve(&lab, pods[1], Value::Null).await;
         ask_through_traefik(&lab, &["--accesslog=true", "--accesslog.format=json"]).await;
         until_only(&lab, 0, &pods).await;
-        // Traefik chooses pods in turns. With other requests in between, all streams might be at one pod.
+        // Traefik chooses pods in turn. With other requests in between, all streams might be at one pod.
         lab.call("DELETE", &format!("{PODS}/client"), None).await;
         until_gone(&lab, "client").await;
         // HAProxy keeps using an exited pod for at least 0.6 s. It gets other requests in between, but prefers the pod
@@ -159,7 +159,7 @@ fn gateway_log_shows_streams_cut() {
         ] {
             assert!(words.contains(&part), "{part}\n{text}");
         }
-        // This is the example on the page.
+        // The docs show this output as an example.
         println!("{text}");
     });
 }

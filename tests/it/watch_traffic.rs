@@ -36,7 +36,7 @@ fn counted_in_metrics(watch: &Watching, lost: u64) {
         assert_eq!(metrics.sum(name, labels), value, "{name} {labels}\n{}", metrics.text);
     }
     assert_eq!(metrics.pods("rolldrop_lost_requests_total", ""), ["exits"], "{}", metrics.text);
-    // This is the example on the page.
+    // The docs show this output as an example.
     println!("{}", metrics.text);
 }
 
@@ -80,7 +80,7 @@ fn gateway_log_shows_lost_requests() {
         let text = text.end();
         let said = format!("LOST {lost} of ");
         assert!(text.contains(&said) && text.contains("or more is needed"), "{said}\n{text}");
-        // This is the example on the page.
+        // The docs show this output as an example.
         println!("{text}");
 
         counted_in_metrics(&watch, lost);

@@ -1,4 +1,4 @@
-//! Known-answer tests of the pods that responses name, in any header or in the body, over HTTP/1.1 and HTTP/2.
+//! Known-answer tests for the pods that responses name, in any header or in the body, over HTTP/1.1 and HTTP/2.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -149,7 +149,7 @@ fn unusable_pod_body_pattern_is_refused() {
     }
 }
 
-/// Returns a scenario of two pods with the recording proxy beside them, and a stranger who sends requests with ids of
+/// Returns a scenario of two pods with the recording proxy beside them, and a stranger that sends requests with ids of
 /// its own.
 fn scenario() -> String {
     let script = r#"
@@ -180,7 +180,7 @@ fn scenario() -> String {
 }
 
 #[test]
-fn foreign_request_ids_change_no_figures() {
+fn request_ids_of_others_change_no_figures() {
     measured(|| {
         let run = measure(&scenario(), Dataplane::Userspace, &[]);
         let own = run.records.info.run.as_str();
@@ -207,7 +207,7 @@ fn foreign_request_ids_change_no_figures() {
                 joined += 1;
             }
         });
-        assert!(joined > 0, "none is joined\n{}", run.finished);
+        assert!(joined > 0, "no request has a proxy row\n{}", run.finished);
         run.finished.figure(joined > 300);
     });
 }

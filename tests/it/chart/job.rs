@@ -29,7 +29,7 @@ fn run_once(cluster: &Cluster, values: &Value) -> (String, i64, String) {
     let served = |object: &&Value| !NOT_SERVED.iter().any(|kind| object["kind"] == *kind);
     let manifest: Vec<String> = objects.iter().filter(served).map(Value::to_string).collect();
     cluster.apply(&manifest.join("\n---\n"));
-    let ended = wait_for("the Job's end", LIMIT, || {
+    let ended = wait_for("the Job to finish", LIMIT, || {
         let job = cluster.kubectl("get job rolldrop-1 -o json");
         let job: Value = serde_json::from_str(&job).expect("JSON");
         let conditions = job["status"]["conditions"].as_array()?;
@@ -82,7 +82,7 @@ fn chart_job_gates_its_own_cluster() {
         let (ended, code, log) = run(&cluster, &values(0));
         let expected = if dropped(&log) == 0 { ("Complete", 0) } else { ("Failed", 1) };
         assert_eq!((ended.as_str(), code), expected, "{log}");
-        // The run used the service account's own rights, and left nothing behind.
+        // The run used the service account's own permissions, and left nothing behind.
         assert_eq!(cluster.kubectl("get pods -l app=web -o name").lines().count(), 2);
     });
 }

@@ -1,4 +1,4 @@
-//! The chart's Role and the program's plan must contain the same rights.
+//! The chart's Role must grant exactly the permissions that the program's plan needs.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use super::{objects, of_kind, template};
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, ROLLED_OUT, SharedCluster};
 
-/// A right to an operation.
+/// Permission for an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
-    /// Namespace of the right; `None` means all namespaces, or cluster-scoped objects.
+    /// Namespace of the permission; `None` means all namespaces, or cluster-scoped objects.
     namespace: Option<String>,
     group: String,
     /// Name of the resource, including the subresource.
     resource: String,
     verb: String,
-    /// Name of the only object; `None` means any object.
+    /// Name of the only object that it covers; `None` means any object.
     name: Option<String>,
 }
 
 impl Right {
-    /// Returns true if this right includes the other one.
+    /// Returns true if this permission includes the other one.
     fn covers(&self, other: &Self) -> bool {
         let same = |right: &Self| (right.group.clone(), right.resource.clone(), right.verb.clone());
         same(self) == same(other)
@@ -31,7 +31,7 @@ impl Right {
     }
 }
 
-/// Returns the right that a call needs; `None` for calls that anyone may make, such as the version request.
+/// Returns the permission that a call needs; `None` for calls that anyone may make, such as the version request.
 fn of_call(line: &str) -> Option<Right> {
     let mut words = line.split_whitespace().skip(1);
     let (method, path) = (words.next()?, words.next()?);
@@ -67,7 +67,7 @@ fn of_call(line: &str) -> Option<Right> {
     })
 }
 
-/// Returns the rights that the Roles and ClusterRoles grant.
+/// Returns the permissions that the Roles and ClusterRoles grant.
 fn of_chart(values: &Value) -> BTreeSet<Right> {
     let objects = objects(&values.to_string());
     let texts = |list: &Value| -> Vec<String> {
@@ -102,7 +102,7 @@ fn of_chart(values: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// Returns the specifications of scenarios, one for each feature that needs rights of its own.
+/// Returns the specifications of scenarios, one for each feature that needs permissions of its own.
 fn specs() -> Vec<(&'static str, Value)> {
     let disrupt = |disruption: Value| json!({"target": {"service": "web"}, "disruptions": [disruption]});
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},
@@ -227,7 +227,7 @@ fn chart_role_grants_exactly_planned_calls() {
             assert!(is_used, "{what}: granted but not needed: {right:?}\n{planned:#?}");
         }
 
-        // The Role allows reading kube-proxy's mode by default; other optional rights are left out.
+        // The Role allows reading kube-proxy's mode by default; other optional permissions are left out.
         let in_kube_system = |right: &Right| right.namespace.as_deref() == Some("kube-system");
         values["rbac"] = json!({});
         assert_eq!(of_chart(&values).iter().filter(|right| in_kube_system(right)).count(), 5, "{what}");

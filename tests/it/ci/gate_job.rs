@@ -73,7 +73,7 @@ impl Shop {
         let name = job["metadata"]["name"].as_str().expect("a name");
         self.0.kubectl(ROLLED_OUT);
         self.0.apply(&job.to_string());
-        let ended = wait_for("the Job's end", LIMIT, || {
+        let ended = wait_for("the Job to finish", LIMIT, || {
             let job: Value =
                 serde_json::from_str(&self.0.kubectl(&format!("get job {name} -o json"))).expect("JSON");
             let conditions = job["status"]["conditions"].as_array()?;
@@ -139,7 +139,7 @@ fn from_cron_job(objects: &[Value]) -> Value {
 }
 
 #[test]
-fn script_and_flagger_start_plain_gate() {
+fn flagger_and_script_start_gate_job() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::open();

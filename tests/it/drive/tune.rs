@@ -96,7 +96,7 @@ fn tuning_proves_sleep_and_restores_workload() {
         assert!(said.lines().any(|said| said.starts_with("web.yaml:") && said.ends_with(&line)), "{said}");
         let picture = std::fs::read(tuned.dir().join("tuning/tune.png")).expect("the picture");
         assert!(picture.starts_with(b"\x89PNG"));
-        // If the output is followed as printed, nothing is left to do.
+        // Applying the printed patch is all that the user has to do.
         shop.0.ok(&format!(
             "patch deployment/web --patch-file {}",
             tuned.dir().join("tuning/patch.yaml").display()
@@ -109,7 +109,7 @@ fn tuning_proves_sleep_and_restores_workload() {
 }
 
 #[test]
-fn grace_tuning_proves_period_for_streams() {
+fn tune_grace_proves_period_for_streams() {
     measured(|| {
         let _turn = turn();
         let web = Web::new(2).named().args(&["--on-sigterm=drain", "--streams-on-sigterm=finish"]);
@@ -141,7 +141,7 @@ fn grace_tuning_proves_period_for_streams() {
 }
 
 #[test]
-fn grace_tuning_needs_streams() {
+fn tune_grace_needs_streams() {
     let refused = Rolldrop::new(["tune", "naive-rollout", "--grace"]).finish().expect_code(2);
     assert!(refused.stderr().contains("--grace needs a load of streams"), "{refused}");
 }
@@ -176,7 +176,7 @@ fn cleanup_undoes_killed_tuning() {
 }
 
 #[test]
-fn auto_evidence_tunes_unnamed_pods() {
+fn tune_with_auto_evidence_needs_no_pod_names() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-auto", Web::new(2));
@@ -192,7 +192,7 @@ fn auto_evidence_tunes_unnamed_pods() {
 }
 
 #[test]
-fn foreign_workload_change_ends_tuning() {
+fn workload_change_by_others_ends_tuning() {
     measured(|| {
         let _turn = turn();
         let meanwhile = Meanwhile::begins();
@@ -216,7 +216,7 @@ fn foreign_workload_change_ends_tuning() {
 }
 
 #[test]
-fn tuning_refuses_unsuitable_rollout() {
+fn tuning_refuses_recreate_and_paused_rollouts() {
     let shop = Shop::open("tune-recreate");
     let recreate = r#"{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}"#;
     shop.0.ok(&format!("patch deployment/web --patch {recreate}"));
@@ -261,7 +261,7 @@ fn tuning_refuses_non_sleep_hook() {
 }
 
 #[test]
-fn gateway_without_ingress_needs_workload() {
+fn tune_requires_workload_for_unknown_gateway() {
     let _turn = turn();
     let shop = Shop::open("tune-gateway");
     let tune = |more: &[&str]| {
@@ -284,7 +284,7 @@ fn valid_steps(found: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn unnamed_pods_need_rollout_proof() {
+fn tune_without_pod_names_measures_rollouts() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-nameless", Web::new(2));
@@ -417,7 +417,7 @@ fn tuning_supports_daemon_set() {
 }
 
 #[test]
-fn tuning_refuses_held_back_stateful_set() {
+fn tuning_refuses_stateful_set_that_keeps_old_pods() {
     let on_delete = json!({"updateStrategy": {"type": "OnDelete"}});
     let partition = json!({"updateStrategy": {"rollingUpdate": {"partition": 1}}});
     for (strategy, what, helps) in [

@@ -1,4 +1,4 @@
-//! Tests of which endpoints can be reached from which node.
+//! Tests which endpoints can be reached from which node.
 
 use super::*;
 

@@ -76,7 +76,7 @@ fn apply_merges_containers_by_name() {
 }
 
 #[test]
-fn server_side_apply_replaces_foreign_values() {
+fn server_side_apply_replaces_values_set_by_others() {
     let kubectl = Kubectl::in_namespace("apply");
     let applied = |replicas| kubectl.with_manifest("apply --server-side", &web(replicas)).ok();
     assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");

@@ -81,7 +81,7 @@ fn pod_uses_service_account_without_mount() {
 }
 
 #[test]
-fn whoami_names_admin_with_all_rights() {
+fn whoami_names_admin_with_all_permissions() {
     let kubectl = Kubectl::in_namespace("create");
     assert!(kubectl.ok("auth whoami").contains("kubernetes-admin"));
     assert_eq!(kubectl.ok("auth can-i delete pods"), "yes\n");

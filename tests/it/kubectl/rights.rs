@@ -45,7 +45,7 @@ impl<'a> Account<'a> {
 }
 
 #[test]
-fn pod_token_has_only_role_rights() {
+fn pod_token_grants_only_role_permissions() {
     let kubectl = Kubectl::in_namespace("rights");
     let namespace = kubectl.namespace().to_owned();
     let here = format!("in the namespace \"{namespace}\"");
@@ -99,7 +99,7 @@ fn pod_token_has_only_role_rights() {
     // An account that may not get the pod cannot wait for its deletion.
     web.ok("delete pod web --wait=false");
     kubectl.ok("wait --for=delete pod/web --timeout=120s");
-    wait_for("the end of the token", LIMIT, || {
+    wait_for("the token to become invalid", LIMIT, || {
         let said = web.run("get pod web").stderr().contains("You must be logged in to the server");
         said.then_some(())
     });

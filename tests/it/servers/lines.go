@@ -1,7 +1,7 @@
-// Streams of lines of JSON by Go's net/http. On SIGTERM the server shuts down: it finishes its streams for at most the time in
-// the first argument, and then exits with the others still open.
+// Streams of JSON lines from Go's net/http. On SIGTERM the server shuts down: it waits for its streams to finish for at
+// most the time in the first argument, and then exits with the remaining ones still open.
 //
-// The file JOURNAL gets a line of JSON for the end of each stream, with the fields of the sample server's log.
+// The file JOURNAL gets a JSON line at the end of each stream, with the fields of the sample server's log.
 package main
 
 import (

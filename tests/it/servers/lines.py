@@ -1,6 +1,6 @@
-"""Streams of lines of JSON by a WSGI generator, for gunicorn.
+"""Streams of JSON lines from a WSGI generator, for gunicorn.
 
-The file JOURNAL gets a line of JSON for the end of each stream, with the fields of the sample server's log.
+The file JOURNAL gets a JSON line at the end of each stream, with the fields of the sample server's log.
 """
 
 import json
@@ -19,7 +19,7 @@ def app(environ, start_response):
 
 
 def lines(id):
-    """Yields a stream's lines, and writes down how it ended. A worker that is killed writes nothing."""
+    """Yields a stream's lines, and logs how it ended. A worker that is killed writes nothing."""
     until = time.monotonic() + min(random.expovariate(1 / 1.5), 6)
     sent, ended = 0, "client_gone"
     try:

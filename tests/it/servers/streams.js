@@ -1,9 +1,9 @@
-// Streams by Node's own HTTP server: server-sent events, and at /v1/chat/completions those of an LLM server. On SIGTERM it
-// closes and finishes its streams (ENDS is `close`), and asks its clients to leave (`drain`); or it exits with its streams
-// open (`exit`), ends their responses early but properly (`end`), or aborts them with a finish reason and `[DONE]` (`abort`),
-// as vLLM does.
+// Streams from Node's own HTTP server: server-sent events, and LLM streams at /v1/chat/completions. ENDS sets the
+// server's reaction to SIGTERM. It closes and finishes its streams (`close`), also asks its clients to leave (`drain`),
+// exits with its streams open (`exit`), ends their responses early but properly (`end`), or aborts them with a finish
+// reason and `[DONE]`, as vLLM does (`abort`).
 //
-// The file JOURNAL gets a line of JSON for the end of each stream, with the fields of the sample server's log.
+// The file JOURNAL gets a JSON line at the end of each stream, with the fields of the sample server's log.
 const fs = require('node:fs');
 const http = require('node:http');
 

@@ -40,7 +40,7 @@ async fn skip(stream: &mut (impl AsyncBufRead + Unpin), length: usize) -> io::Re
     stream.read_exact(&mut vec![0; length]).await.map(|_| ())
 }
 
-/// Reads a body whose length is known or marked. Returns true if its end arrived.
+/// Reads a body whose length is known or whose end is marked. Returns true if the end arrived.
 async fn body(stream: &mut (impl AsyncBufRead + Unpin), head: &str) -> io::Result<bool> {
     if field(head, "transfer-encoding").is_some() {
         loop {

@@ -25,7 +25,7 @@ pub(crate) enum Act {
     Evict,
     /// A merge patch of an object in the case's namespace: `services/web`.
     Patch(&'static str, Value),
-    /// A command to the agent of the first node.
+    /// A command to the agent on the first node.
     Node(&'static str),
 }
 

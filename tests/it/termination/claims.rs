@@ -82,7 +82,7 @@ fn c03_hook_precedes_sigterm_and_sigkill() {
 }
 
 #[test]
-fn c05_longer_grace_widens_termination_gap() {
+fn c05_longer_grace_period_widens_termination_gap() {
     for (case, expected) in [("E2-ignore-grace5", 3.9..6.5), ("E4-grace40-over-spec10-ignore", 38.9..41.5)] {
         for ours in recordings(case) {
             let order = super::golden::order(ours);
@@ -98,7 +98,7 @@ fn c05_longer_grace_widens_termination_gap() {
 #[test]
 fn c06_lifecycle_steps_keep_order() {
     for ours in recordings("c06") {
-        // They run in parallel, so the server listens long before postStart has ended.
+        // The container and its postStart hook run in parallel, so the server listens long before the hook has ended.
         assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
         let (hook_ends, term) = (ours.first("app hook ends"), ours.first("app SIGTERM"));
         assert!(ours.fits(hook_ends, 4.9..6.5) && ours.fits(term - hook_ends, 0.0..1.0), "{ours}");

@@ -63,7 +63,7 @@ impl<'a> Pair<'a> {
     async fn end(mut self, grace: u32) -> Vec<RequestRow> {
         let options = json!({"gracePeriodSeconds": grace});
         self.lab.call("DELETE", &format!("{PODS}/{}", self.name), Some(&options)).await;
-        wait_for("the client's end", LIMIT, || self.client.try_wait().expect("its state"));
+        wait_for("the client to exit", LIMIT, || self.client.try_wait().expect("its state"));
         RunDir::open(&self.out).and_then(|run| run.read()).expect("the client's records").requests
     }
 }
@@ -160,7 +160,7 @@ fn uid(pod: &Value) -> String {
 }
 
 #[test]
-fn final_delete_spares_namesake_pod() {
+fn final_deletion_spares_new_pod_with_same_name() {
     on("userspace", async |lab| {
         let spec =
             json!({"containers": [shell("app", "trap '' TERM; echo up; while :; do sleep 0.1; done")]});

@@ -1,4 +1,4 @@
-//! The event orders recorded on a real v1.36.2, and ours in the same words.
+//! The event orders recorded on a real v1.36.2 cluster, and ours in the same notation.
 //!
 //! `scripts/proofs/distil-reference` writes `golden/orders.txt` by the same rules as this module: it drops repeats, and
 //! puts neighbouring events of two watches into one order.
@@ -182,7 +182,7 @@ pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
     order(ours).into_iter().map(|(_, text)| text).filter(|text| text.starts_with(kind)).collect()
 }
 
-/// Returns the API events of the pod and its endpoint, in the words of the recorded ones: `(seconds, text)`.
+/// Returns the API events of the pod and its endpoint, in the notation of the recorded ones: `(seconds, text)`.
 pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
     let mut order: Vec<(f64, String)> = Vec::new();
     let mut last: BTreeMap<&str, String> = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! Durations of each hop in terminations and creations, compared with the spread measured on a real v1.36.2.
+//! Duration of each hop in terminations and creations, compared with the spread measured on a real v1.36.2 cluster.
 //!
 //! The cluster is otherwise idle: a Service with a client at a steady rate, one deletion after another, a few with
-//! preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` runs as many as were measured.
+//! preStop hooks, rollouts, and creations. `scripts/proofs/hop-times` repeats each as often as it was measured.
 
 mod spread;
 
@@ -138,7 +138,7 @@ async fn delete_and_wait(lab: &Lab, namespace: &str, pod: &str) {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     assert_eq!(lab.call("DELETE", &path, None).await.status, 200);
     let gone = |seen: &[Seen]| (!pods_now(seen).contains_key(pod)).then_some(());
-    lab.until(namespace, "its end", gone).await;
+    lab.until(namespace, "the pod to be gone", gone).await;
 }
 
 async fn isolated(lab: &Lab, n: usize) -> Vec<Stages> {
@@ -203,7 +203,7 @@ async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<
             let gone = !pods_now(seen).keys().any(|pod| old.contains(pod));
             (gone && ready_endpoints(seen).len() == replicas).then_some(())
         };
-        lab.until(namespace, "the rollout's end", rolled_out).await;
+        lab.until(namespace, "the end of the rollout", rolled_out).await;
         terminated.extend(old);
     }
     let (rows, rules) = (rows_of_client(lab, namespace).await, rules(lab, namespace));

@@ -152,7 +152,7 @@ impl Lab {
         self.cluster.pid()
     }
 
-    /// Returns the maximum delay that the machine may have caused since then.
+    /// Returns the maximum delay that the machine may have caused since this time.
     pub(crate) fn lag_s(&self, since_ns: i64) -> f64 {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         let worst = late.iter().filter(|(at_ns, _)| *at_ns >= since_ns).map(|(_, late_s)| *late_s);

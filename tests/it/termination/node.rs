@@ -21,7 +21,7 @@ fn alone(case: impl Fn(&Arc<Lab>) -> Case, check: impl Fn(&Recording)) {
 }
 
 #[test]
-fn c11_node_agent_restart_renews_grace() {
+fn c11_node_agent_restart_renews_grace_period() {
     let case = |lab: &Arc<Lab>| {
         let stubborn = "trap 'say SIGTERM' TERM; while :; do sleep 0.1; done";
         let case = Case::script(lab, "restart", stubborn).grace(6).exec_hook(2);

@@ -40,7 +40,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
         server("two-mains", SERVE_2)
             .beside(&Server { name: "other", habit: EXIT, port: 8081 })
             .act(0.0, delete.clone()),
-        // Readiness fails from the signal on, and so does liveness.
+        // Readiness and liveness probes fail once the app has received the signal.
         server("probes", &["--on-sigterm", "drain", "--drain-for", "6s"])
             .app(|app| {
                 app["readinessProbe"] = probe("/readyz");
@@ -121,7 +121,7 @@ fn hook_http_status_is_ignored() {
 fn hook_time_counts_against_grace_period() {
     for ours in recordings("hook-and-slow-end") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
-        // The app needs 3 s. Of its 4 s, the hook has used 3, and the minimum is 2 s.
+        // The app needs 3 s to stop. The hook has used 3 s of the 4 s grace period, so the app gets the minimum of 2 s.
         assert!(ours.fits(term, 2.9..4.5), "{ours}");
         assert!(ours.fits(gone - term, 1.9..2.8), "{ours}");
         assert_eq!(ours.exit_code("app"), 137, "{ours}");

@@ -92,7 +92,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// Compares all recordings of a case with the one of a real cluster.
+/// Compares all recordings of a case with the one from a real cluster.
 #[track_caller]
 fn goes_as_recorded(case: &str) {
     for ours in recordings(case) {
@@ -121,7 +121,7 @@ fn continued_serving_matches_recording() {
 }
 
 #[test]
-fn grace_period_cuts_exec_hook() {
+fn grace_period_cuts_exec_hook_short() {
     goes_as_recorded("E1-prestop15-grace10-exit");
     for ours in recordings("E1-prestop15-grace10-exit") {
         // The hook ends with the container.
@@ -131,7 +131,7 @@ fn grace_period_cuts_exec_hook() {
 }
 
 #[test]
-fn hook_outlives_ignored_sigterm() {
+fn hook_continues_after_ignored_sigterm() {
     goes_as_recorded("E1-prestop15-grace10-ignore");
     for ours in recordings("E1-prestop15-grace10-ignore") {
         assert!(ours.last("app hook ticks") > ours.first("app SIGTERM") + 0.5, "{ours}");
@@ -140,12 +140,12 @@ fn hook_outlives_ignored_sigterm() {
 }
 
 #[test]
-fn grace_period_cuts_http_hook() {
+fn grace_period_cuts_http_hook_short() {
     goes_as_recorded("E1-prestop15http-grace10-ignore");
 }
 
 #[test]
-fn deletion_grace_cuts_sleep_hook() {
+fn deletion_grace_period_cuts_sleep_hook_short() {
     goes_as_recorded("E1-prestop15sleep-grace20-del10-ignore");
 }
 
@@ -155,7 +155,7 @@ fn ignored_sigterm_ends_in_sigkill() {
 }
 
 #[test]
-fn one_second_grace_leaves_two_seconds() {
+fn one_second_grace_period_allows_two_seconds() {
     goes_as_recorded("E3-grace1-ignore");
 }
 
@@ -189,7 +189,7 @@ fn deletion_may_lengthen_grace_period() {
 }
 
 #[test]
-fn second_deletion_shortens_grace_only_in_object() {
+fn second_deletion_shortens_grace_period_only_in_object() {
     goes_as_recorded("E5-grace30-then5-after3-ignore");
     goes_as_recorded("E5-hook20-grace30-then5-after3-exit");
     let case = "E5-grace30-then0-after3-ignore";
@@ -203,7 +203,7 @@ fn second_deletion_shortens_grace_only_in_object() {
 }
 
 #[test]
-fn second_deletion_never_lengthens_grace() {
+fn second_deletion_never_lengthens_grace_period() {
     goes_as_recorded("E5-grace5-then30-after2-ignore");
     for ours in recordings("E5-grace5-then30-after2-ignore") {
         let second = &ours.answers[1];
@@ -223,7 +223,7 @@ fn sidecars_end_after_main_containers() {
 }
 
 #[test]
-fn sidecar_gets_2_s_beyond_grace() {
+fn sidecar_gets_2_s_beyond_grace_period() {
     goes_as_recorded("E6-sidecar-exit-main-ignore-grace6");
     goes_as_recorded("E6-sidecar-ignore-main-ignore-grace6");
 }

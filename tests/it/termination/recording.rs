@@ -1,4 +1,4 @@
-//! Everything seen of one case, timed from its first act.
+//! Everything seen in one case, timed from its first act.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

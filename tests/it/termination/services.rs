@@ -137,7 +137,7 @@ async fn rollout(lab: Arc<Lab>, namespace: &'static str, habit: &'static [&'stat
         let gone = !pods_now(seen).keys().any(|pod| old.contains(pod));
         (gone && ready_endpoints(seen).len() == 3).then_some(())
     };
-    lab.until(namespace, "the rollout's end", rolled_out).await;
+    lab.until(namespace, "the end of the rollout", rolled_out).await;
     record(&lab, namespace, &old[0], zero_ns)
 }
 
@@ -156,7 +156,7 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
                      "--out", out, "--quiet"],
         }]},
     });
-    // The rules follow the slice by a second or more.
+    // The rules change a second or more after the slice.
     let (log, deadline) = (lab.dir().join("service-proxy.jsonl"), Instant::now() + LIMIT);
     let has_rules = || rules(&lab, namespace).last().is_some_and(|rule| rule.pods.len() == replicas);
     // All cases write to that log, so it is read only now and then.
@@ -187,7 +187,7 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
         assert_ne!(phase, Some(json!("Failed")), "the client failed");
         (phase == Some(json!("Succeeded")) && !pods.contains_key(&pod)).then_some(())
     };
-    lab.until(namespace, "the client's end", over).await;
+    lab.until(namespace, "the client to exit", over).await;
     let mut recording = record(&lab, namespace, &pod, zero_ns);
     recording.rows = RunDir::open(&out).and_then(|run| run.read()).expect("the client's records").requests;
     recording
@@ -202,7 +202,7 @@ fn publish_not_ready_keeps_endpoint_ready() {
 }
 
 #[test]
-fn probeless_pod_is_ready_before_listening() {
+fn pod_without_probe_is_ready_before_it_listens() {
     for ours in recordings("no-probe") {
         let is_ready = |seen: &Seen| condition(&seen.object, "Ready").is_some_and(|c| c["status"] == "True");
         let (ready, _) = ours.pod_seen("a ready pod", is_ready);
@@ -287,19 +287,19 @@ fn service_falls_back_to_terminating_endpoints() {
     for ours in recordings("last-endpoint") {
         let terminating = |text: &str| text.contains("ready=false serving=true terminating=true");
         let (from, _) = order(ours).into_iter().find(|(_, text)| terminating(text)).expect("it was seen");
-        // In the last of its 3 s, all earlier rules have been replaced.
+        // By the last of the pod's 3 s, all earlier rules have been replaced.
         let late = |row: &&RequestRow| (2.0..2.6).contains(&sent(ours, row)) && !row.conn_reused;
         let rows: Vec<_> = ours.rows.iter().filter(late).collect();
         assert!(ours.fits(from, 0.0..2.0) && !rows.is_empty(), "{ours}");
         assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}\n{ours}");
-        // Once it is gone, too, nothing answers.
+        // Once this pod is gone as well, nothing responds.
         let after = |row: &&RequestRow| sent(ours, row) > ours.deleted() + 2.0 && !row.conn_reused;
         assert!(ours.rows.iter().filter(after).all(|row| row.outcome != Outcome::Ok), "{ours}");
     }
 }
 
 #[test]
-fn availability_precedes_service_proxy_sync() {
+fn pod_is_available_before_service_proxies_sync() {
     for dataplane in DATAPLANES {
         // The delays are so long that clock differences cannot change the order.
         let slow = json!({"nodes": 2, "latencies": {"sliceToRule": "5s", "throttledSync": "5s"}});

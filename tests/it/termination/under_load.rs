@@ -46,14 +46,14 @@ fn c16_early_exit_drops_requests() {
 }
 
 #[test]
-fn c17_serving_past_sigterm_drops_none() {
+fn c17_serving_past_sigterm_drops_no_requests() {
     for run in runs::drain_in_app() {
         assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
     }
 }
 
 #[test]
-fn c18_pre_stop_sleep_drops_none() {
+fn c18_pre_stop_sleep_drops_no_requests() {
     for run in runs::prestop_sleep() {
         assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
     }

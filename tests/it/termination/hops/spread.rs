@@ -1,4 +1,4 @@
-//! The values of each hop measured on a real v1.36.2, and a comparison with ours.
+//! The values of each hop measured on a real v1.36.2 cluster, and a comparison with ours.
 //!
 //! A hop agrees if our median lies between the 5th and the 95th percentile of the measured values, as 9 of 10 values of
 //! the real cluster do, to within 1 ms, the resolution of the timers here. (A percentile is the smallest value that
