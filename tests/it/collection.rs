@@ -110,9 +110,8 @@ fn collector_memory_stays_flat_under_load() {
     let sum = |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent())).sum::<u64>();
     let (live_bytes, part_bytes) = (sum(|sent| sent.live_bytes), sum(|sent| sent.part_bytes));
     println!(
-        "{seconds} s, {} rows in {WORKERS} workers ({:.0} rows/s); resident memory after a third {} MiB, \
-         highest under load {} MiB, peak until the end {} MiB; live {:.0} kB/s; {:.1} MB of parts in {:.1} s; {} \
-         rows in the run",
+        "{seconds} s, {} rows in {WORKERS} workers ({:.0} rows/s); memory after a third {} MiB, at most {} MiB under \
+         load, {} MiB until the end; live {:.0} kB/s; {:.1} MB of parts in {:.1} s; {} rows in the run",
         sum(|sent| sent.rows),
         sum(|sent| sent.rows) as f64 / lasted.as_secs_f64(),
         first_third / 1024,

@@ -295,7 +295,7 @@ fn requests(result: &RunResult) -> Markup {
         row("dropped within the window of a terminating pod", r.in_window),
         row("dropped within a window, in flight when the deletion took effect", r.in_flight),
         row("dropped within a window, attributed by time and outcome alone", r.by_time),
-        row("dropped outside all windows", r.outside_window),
+        row("all other dropped requests", r.outside_window),
         row(
             "dropped because of the load generator's own stale flows, not counted in the headline",
             r.stale_flow_own,
