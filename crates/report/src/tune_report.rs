@@ -587,7 +587,7 @@ mod tests {
             streams(&chosen, &step),
             "The app cuts its streams at SIGTERM, so no grace period helps: a preStop sleep of 6 s or more cuts 0.35 \
              streams per termination on average (0.25 to 0.48, 95 % confidence; at most 0.5 allowed), at 15.00 streams \
-             per pod per second, as 3,617 streams without disruptions predict. The proof cut 3 of the 228 that its 10 \
+             per pod per second, as predicted from 3,617 streams without disruptions. The proof cut 3 of the 228 that its 10 \
              terminations encountered; the prediction explains up to 10. The pods of a rollout spend 12 pod-seconds \
              terminating in total."
         );
