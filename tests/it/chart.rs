@@ -265,7 +265,7 @@ fn chart_rejects_wrong_values_with_reason() {
         (spec("{manifests: [{file: web.yaml}]}"), "the chart cannot read manifests from files"),
         (
             spec("{disruptions: [{at: 5s, action: explode}]}"),
-            "this chart does not know which rights the action explode needs",
+            "this chart does not know which permissions the action explode needs",
         ),
         (
             spec("{disruptions: [{at: 5s, action: rollingRestart, workload: pod/web}]}"),

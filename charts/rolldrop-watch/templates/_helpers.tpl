@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s-beats" (include "watch.fullname" .) -}}
 {{- end -}}
 
-{{/* The rights to watch terminations, as docs/watch.md lists them. Nodes are no part of a namespace. */}}
+{{/* The permissions to watch terminations, as docs/watch.md lists them. Nodes are no part of a namespace. */}}
 {{- define "watch.rules" -}}
 - {apiGroups: [""], resources: [pods, events{{ if not .Values.namespace }}, nodes{{ end }}], verbs: [list, watch]}
 - {apiGroups: [apps], resources: [deployments, statefulsets, daemonsets, replicasets], verbs: [list, watch]}

@@ -20,7 +20,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- $name := .inline.metadata.name -}}
 {{- with .inline.metadata.namespace -}}
 {{- if ne . ($.Values.namespace | default $.Release.Namespace) -}}
-{{- fail (printf "scenario.spec.manifests: %s is for namespace %s, but the run's rights are for another: omit its namespace" $name .) -}}
+{{- fail (printf "scenario.spec.manifests: %s is for namespace %s, but the run's permissions are for another: omit its namespace" $name .) -}}
 {{- end -}}
 {{- end -}}
 {{- $group := contains "/" .inline.apiVersion | ternary (splitList "/" .inline.apiVersion | first) "" -}}
@@ -105,7 +105,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- else if eq .action "drain" -}}
 {{- $rules = append $rules $listBudgets -}}
 {{- else if ne .action "observe" -}}
-{{- fail (printf "scenario.spec.disruptions: this chart does not know which rights the action %s needs" .action) -}}
+{{- fail (printf "scenario.spec.disruptions: this chart does not know which permissions the action %s needs" .action) -}}
 {{- end -}}
 {{- end -}}
 {{- concat ($rules | uniq) .Values.rbac.extraRules | toJson -}}
