@@ -37,7 +37,7 @@ const WITHOUT_PROSE: &[&str] = &["explain", "judge"];
 
 /// The only source file in these crates that writes text for `result.json`: the causes of terminations that the run did
 /// not trigger.
-const CAUSES_OF_ENDS: &str = "timeline/ended_by.rs";
+const CAUSES_OF_ENDS: &str = "timeline/termination_cause.rs";
 
 /// Crates whose top-level modules form no cycle.
 const WITHOUT_CIRCLES: &[&str] = &[

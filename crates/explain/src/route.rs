@@ -2,7 +2,7 @@
 //! death.
 
 pub(crate) mod arrivals;
-mod balance;
+mod balance_bound;
 pub(crate) mod balanced_reach;
 mod connection_pods;
 pub(crate) mod death;

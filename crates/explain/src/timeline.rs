@@ -12,7 +12,6 @@ mod commands;
 mod conntrack_evidence;
 mod consumer_kind;
 pub(crate) mod drop_policy;
-mod ended_by;
 pub mod endpoint_history;
 pub mod integrity;
 pub(crate) mod lanes;
@@ -26,6 +25,7 @@ pub mod requests;
 pub mod restarts;
 mod span;
 mod stretch;
+mod termination_cause;
 mod watches;
 mod workload_changes;
 
@@ -457,8 +457,8 @@ struct Collectors<'a> {
     endpoints: EndpointHistory,
     phases: phases::PhaseCollector<'a>,
     beats: beat_bounds::BeatCollector,
-    histories: ended_by::Histories,
-    nodes: ended_by::NodeHistories,
+    histories: termination_cause::Histories,
+    nodes: termination_cause::NodeHistories,
     tracked: conntrack_evidence::ConntrackCollector,
     notes: Notes,
 }

@@ -22,14 +22,14 @@ use super::{Clock, Stamp};
 use checksum::Summed;
 use column_buffers::GroupWriter;
 use csv::CsvWriter;
-use read::GroupReader;
+use group_reader::GroupReader;
 
 mod cells;
 pub(crate) mod checksum;
 mod column_buffers;
 pub mod csv;
+mod group_reader;
 mod part_reading;
-mod read;
 mod tables;
 
 pub(crate) use part_reading::{ClosedPart, read_rows, read_side_by_side};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::route::LAG_NS;
-use crate::route::balance::Reach;
+use crate::route::balance_bound::Reach;
 use crate::timeline::{PodEnd, Request, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Balances;

@@ -2,7 +2,7 @@
 
 use crate::route::LAG_NS;
 use crate::route::arrivals::ArrivalTail;
-use crate::route::balance::{self, Reach, SliceHistory};
+use crate::route::balance_bound::{self, Reach, SliceHistory};
 use crate::route::death::Death;
 use crate::route::facts::Facts;
 use crate::timeline::endpoint_history::Scope;
@@ -40,7 +40,8 @@ pub(crate) fn reaches(
             };
             let alpha = tail.alpha_of_balance(facts.alpha[e]);
             let tries = &facts.tries[number];
-            let reach = balance::reach((end, &deaths[e]), &route, tries, from, alpha, &dead, may_be_another);
+            let reach =
+                balance_bound::reach((end, &deaths[e]), &route, tries, from, alpha, &dead, may_be_another);
             reaches[e][number] = Some(reach);
         }
     }

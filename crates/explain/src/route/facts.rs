@@ -159,7 +159,7 @@ fn tails(timeline: &Timeline, observed: &ObservedTotals<'_>) -> Vec<Vec<ArrivalT
 /// Returns the time by which each starting pod had certainly begun to serve.
 fn quiet(timeline: &Timeline, tries: &Tries) -> Vec<Option<Stamp>> {
     let endpoints = timeline.endpoints.most(None).max(1);
-    let since = |at: Stamp| balance::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints);
+    let since = |at: Stamp| balance_bound::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints);
     let lives = timeline.pods.iter();
     lives.map(|life| life.endpoint_ready.filter(|_| !life.listed).and_then(since)).collect()
 }

@@ -10,9 +10,9 @@ use std::ops::RangeInclusive;
 
 use super::beat_bounds::Beats;
 use super::clocks::Clocks;
-use super::ended_by::{Histories, NodeHistories};
 use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::phases::{self, LifeOf};
+use super::termination_cause::{Histories, NodeHistories};
 use super::{RunCommand, UnwatchedPeriod, watches};
 use crate::model::{StreamPhase, T0Basis};
 use pod_termination::{TerminationEvidence, TerminationSearch};

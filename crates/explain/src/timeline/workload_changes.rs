@@ -1,7 +1,7 @@
 //! Workload changes under load that the run did not make, for example by an autoscaler, a pipeline or a colleague.
 
 use super::actions::ActionCall;
-use super::ended_by::{Histories, WATCH_LAG_NS};
+use super::termination_cause::{Histories, WATCH_LAG_NS};
 use crate::model::account::WorkloadChange;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{ActionName, Change, WorkloadEvent};

@@ -11,7 +11,7 @@ use parquet::errors::{ParquetError, Result};
 
 use super::column_buffers::{GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::csv::CsvWriter;
-use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
+use super::group_reader::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, TlsSession};
 
 /// A row field. Most fields are stored in one column, a request id in three.

@@ -12,7 +12,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
 
-use super::read::{GroupReader, KnownTexts};
+use super::group_reader::{GroupReader, KnownTexts};
 use super::{PartError, Row};
 
 /// Reads the rows of one table, in file name order.

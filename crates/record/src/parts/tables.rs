@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::cells::Cell;
 use super::column_buffers::GroupWriter;
 use super::csv::CsvWriter;
-use super::read::GroupReader;
+use super::group_reader::GroupReader;
 use super::sealed::Columns;
 use super::{Row, Wanted};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, TlsSession};

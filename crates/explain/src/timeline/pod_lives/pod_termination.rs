@@ -3,9 +3,9 @@
 use super::super::RunCommand;
 use super::super::beat_bounds::Beats;
 use super::super::clocks::Clocks;
-use super::super::ended_by::{Histories, NodeHistories};
 use super::super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::super::phases::{self, LifeOf};
+use super::super::termination_cause::{Histories, NodeHistories};
 use super::t0::{T0, TerminationKind};
 use super::watched_pod::WatchedPod;
 use super::{PodEnd, Stages};

@@ -2,7 +2,7 @@
 //! event in a watch gap.
 
 use super::super::clocks::{API_SERVER, Clocks};
-use super::super::ended_by::BY_KUBELET;
+use super::super::termination_cause::BY_KUBELET;
 use super::super::watches::SHOWN_WITHIN_NS;
 use super::SECOND_NS;
 use super::pod_termination::{TerminationEvidence, TerminationSearch};

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::beat_bounds::{BeatCollector, Beats, BeatsState};
 use super::super::clocks::{API_SERVER, Clocks};
-use super::super::ended_by::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
 use super::super::endpoint_history::EndpointHistory;
 use super::super::phases::{LifeOf, PhaseCollector};
+use super::super::termination_cause::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
 use super::super::watches::{SHOWN_WITHIN_NS, UnwatchedPeriod, WatchCollector};
 use super::pod_termination::{TerminationEvidence, TerminationSearch};
 use super::watched_pod::{STATUS_UNKNOWN, WatchedPod};
