@@ -105,16 +105,16 @@ impl Tables {
         if !live.is_empty() {
             let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
             torn.push(format!(
-                "{} requests from {} load sources were not ok, but the other rows of these sources were not fetched",
-                live.len(),
-                sources.len()
+                "from some load sources, only the rows of requests that were not ok were fetched (sources: {}, rows: {})",
+                sources.len(),
+                live.len()
             ));
         }
         let mut cut_off = parts::read_rows::<RequestRow>(&open_requests)?;
         retain_missing(&mut cut_off, &requests, request_key)?;
         if !cut_off.is_empty() {
             torn.push(format!(
-                "{} streams were open when their recorder was lost, so their ends are unknown",
+                "streams whose ends are unknown, because their recorder was lost while they were open: {}",
                 cut_off.len()
             ));
         }
@@ -253,7 +253,10 @@ mod tests {
         };
         let (requests, streams, torn) = read();
         assert_eq!((requests, streams), (vec![0, 1, 2], vec![0, 1, 2]));
-        assert_eq!(torn, ["1 streams were open when their recorder was lost, so their ends are unknown"]);
+        assert_eq!(
+            torn,
+            ["streams whose ends are unknown, because their recorder was lost while they were open: 1"]
+        );
 
         parts::replace_open::<RequestRow>(dir.path(), "load-0", &[]).unwrap();
         parts::replace_open::<StreamRow>(dir.path(), "load-0", &[]).unwrap();
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!(
             torn,
             [
-                "3 requests from 1 load sources were not ok, but the other rows of these sources were not fetched"
+                "from some load sources, only the rows of requests that were not ok were fetched (sources: 1, rows: 3)"
             ]
         );
     }

@@ -184,7 +184,7 @@ async fn why_not_ready(
         let job = job_name(run);
         let why = latest_event(caller, &format!("involvedObject.name={job},type=Warning")).await?;
         let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
-        reasons.push(format!("{without} of {workers} load workers have no pod: {why}"));
+        reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
     }
     Ok(reasons)
 }

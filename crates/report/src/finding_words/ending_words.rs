@@ -28,7 +28,7 @@ pub(super) fn ending(ending: &EndingFinding) -> Words {
         EndingFinding::HookFailed(failure) => hook_failed(failure),
         EndingFinding::Early { ended, pods, sleep_s } => words(
             format!(
-                "{ended} of {} exited before their preStop sleep of {sleep_s} s could have finished",
+                "{ended} of {} exited before the preStop sleep of {sleep_s} s could have finished",
                 counted(*pods, "pod")
             ),
             "the hook failed, or the app exited by itself; no Event in the cluster says which",

@@ -122,7 +122,7 @@ async fn load_starts_without_late_workers() {
     let expected = [
         "load worker rolldrop-load-my-run-1-abcde is not ready: Unschedulable: 0/3 nodes are available: 3 \
          Insufficient cpu.",
-        "1 of 4 load workers have no pod: FailedCreate: pods is forbidden: exceeded quota",
+        "no pod for 1 of 4 load workers: FailedCreate: pods is forbidden: exceeded quota",
     ];
     assert_eq!(missing, expected);
     assert_eq!(*told.lock().unwrap(), expected, "once, during the wait");

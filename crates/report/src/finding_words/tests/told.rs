@@ -159,7 +159,7 @@ fn early_exit_reveals_failed_hook() {
     };
     let early = with(Some(5));
     assert_eq!(
-        saying(&early, "1 of 1 pod exited before their preStop sleep of 5 s").len(),
+        saying(&early, "1 of 1 pod exited before the preStop sleep of 5 s").len(),
         1,
         "{:?}",
         early.findings
