@@ -293,7 +293,7 @@ fn daemon_set_pods_terminate_with_node() {
         ),
         (
             "{at: 1s, action: drain, node: node-2}",
-            "on node node-2 belong to DaemonSets, and a drain does not evict those",
+            "on node node-2 are DaemonSet pods, which a drain does not evict",
         ),
     ] {
         let refused = Rolldrop::run(&daemons(disruption)).on(Dataplane::Userspace).finish().expect_code(2);
