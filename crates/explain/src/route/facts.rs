@@ -4,7 +4,7 @@
 //! Sources that name a request's pod come first: the proxy's row, the kernel's connection tracking, the response
 //! header, and for a reused connection the pod reached before. Most lost requests have none of these;
 //! [`crate::attribute::solve`] finds the terminations that may explain them. The time until which connections may have
-//! been routed to a pod follows from [`crate::route::balance`] if connections are balanced at random, and otherwise
+//! been routed to a pod follows from [`crate::route::balance_bound`] if connections are balanced at random, and otherwise
 //! from the silence of the pod's own arrivals.
 //!
 //! A connection that existed before t0 and was cut off with its pod shows nothing about routing after t0, only about
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::route::LAG_NS;
 use crate::route::arrivals::{ArrivalTail, PodArrivals};
-use crate::route::balance;
+use crate::route::balance_bound;
 use crate::route::connection_pods::ConnectionPods;
 use crate::route::death::Death;
 use crate::route::gateway::{self, Gateway, Watching};
