@@ -244,7 +244,7 @@ pub fn prediction_text(prediction: &StreamPrediction) -> String {
     prediction_words::text(prediction)
 }
 
-/// Returns the reason why a run predicts nothing, and what would help.
+/// Returns the reason why nothing can be predicted from a run, and what would help.
 pub fn no_prediction(why: &NoPrediction) -> String {
     prediction_words::refusal(why)
 }

@@ -67,7 +67,7 @@ pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 
 /// Makes a connection send small writes immediately, and keep the room it is given.
 pub(super) fn begin(socket: &TcpStream) {
-    // The data port is local to the pod or next to it; small writes must not wait for acks. A socket that is already
+    // Small writes must not wait until earlier ones are acknowledged. Errors do not matter: a socket that is already
     // gone fails at its first read.
     let _ = socket.set_nodelay(true);
     lock_buffers(socket, Locks::Both);

@@ -28,7 +28,7 @@ pub struct FurtherCut {
 pub enum CutUnknown {
     /// The run is invalid or partial.
     RunNotValid,
-    /// The steady part of the run predicts nothing.
+    /// Nothing can be predicted from the steady part of the run.
     NoPrediction(NoPrediction),
     /// No pod had a stream at SIGTERM, so the app's reaction is unknown.
     ReactionNotSeen,

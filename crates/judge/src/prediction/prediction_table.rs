@@ -14,7 +14,7 @@ const GRACES_S: [u32; 6] = [10, 30, 60, 120, 300, 600];
 /// Percentile that the common rule uses.
 const RULE: f64 = 0.99;
 
-/// Reason why a run predicts nothing.
+/// Reason why nothing can be predicted from a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPrediction {
@@ -91,10 +91,10 @@ pub struct StreamPrediction {
 }
 
 impl VirtualTerminations {
-    /// Prepares the steady part of a run.
+    /// Builds virtual terminations from the steady part of a run.
     ///
     /// # Errors
-    /// Fails with the reason why the run predicts nothing.
+    /// Returns the reason why nothing can be predicted from the run.
     pub(crate) fn of_steady(steady: &SteadyStreams, windows_s: &[(f64, f64)]) -> Result<Self, NoPrediction> {
         if steady.pods.is_empty() {
             return Err(NoPrediction::NoPods { unnamed: steady.unnamed });
@@ -118,7 +118,7 @@ impl StreamPrediction {
     /// Predicts from the steady part of a run.
     ///
     /// # Errors
-    /// Fails with the reason why the run predicts nothing.
+    /// Returns the reason why nothing can be predicted from the run.
     pub fn of(
         steady: &SteadyStreams,
         &PredictionRequest { windows_s, sleep_s, graces_s, terminations, max_cut, confidence }: &PredictionRequest<'_>,

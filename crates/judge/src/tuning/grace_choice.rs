@@ -67,7 +67,7 @@ pub struct ChosenStreams {
 /// Reason why no settings follow from a record of streams.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoChoice {
-    /// The record predicts nothing.
+    /// Nothing can be predicted from the record.
     NoPrediction(NoPrediction),
     /// The record contains too few streams.
     FewStreams {

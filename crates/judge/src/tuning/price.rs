@@ -62,7 +62,7 @@ impl RolloutShape {
         };
         let each_start = start(to) - start(from);
         let (rollout, terminating) = match self.strategy {
-            // The last pods end later by that much.
+            // A rollout does not wait for terminations, so only the last pods' longer termination makes it longer.
             Strategy::Rolling { at_once } => (each + each_start.saturating_mul(rounds(at_once)), self.pods),
             Strategy::Recreate => (each + each_start, self.pods),
             Strategy::InPlace { at_once } => {

@@ -293,7 +293,7 @@ fn decode_runs(mut bytes: &[u8], width: usize, wanted: usize) -> Result<Vec<(u32
         let rows = (header >> 1).min(wanted - found);
         // An odd header announces single numbers.
         if header & 1 == 1 || rows == 0 {
-            return Err(ParquetError::General("rows that are not stored as runs".into()));
+            return Err(ParquetError::General("rows are not stored as runs".into()));
         }
         let value = value.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte));
         runs.push((value, rows));
@@ -312,7 +312,7 @@ fn varint(bytes: &mut &[u8]) -> Result<usize> {
             return Ok(number);
         }
     }
-    Err(ParquetError::General("a length that is too long".into()))
+    Err(ParquetError::General("the length of a run is out of range".into()))
 }
 
 fn whole(number: i64) -> Result<usize> {

@@ -212,8 +212,8 @@ fn of_pod(pod: &str, fact: PodFact) -> String {
         PodFact::HookIsNoSleep => {
             format!("the preStop hook of pod {pod} is not a sleep, so its duration is unknown")
         }
-        PodFact::NoStage(stage) => format!("pod {pod} has no stage {stage}"),
-        PodFact::NoStartStage(stage) => format!("the new pod {pod} has no stage {stage}"),
+        PodFact::NoStage(stage) => format!("stage {stage} of pod {pod} was not seen"),
+        PodFact::NoStartStage(stage) => format!("stage {stage} of the new pod {pod} was not seen"),
         PodFact::NoFirstRequest => {
             format!("the new pod {pod} is not known to have answered a request")
         }

@@ -44,19 +44,19 @@ fn inconclusive_check_states_reason_and_remedy() {
         (Basis::Observed, "the limit lies between the bounds"),
         (
             pod(PodFact::NoStage(Stage::ContainersTerminated)),
-            "pod pod-0 has no stage containers_terminated; keep the load running until the pod is gone",
+            "stage containers_terminated of pod pod-0 was not seen; keep the load running until the pod is gone",
         ),
         (
             pod(PodFact::NoStage(Stage::ListenerClosed)),
-            "pod pod-0 has no stage listener_closed; run the recording proxy in the pod (sidecar)",
+            "stage listener_closed of pod pod-0 was not seen; run the recording proxy in the pod (sidecar)",
         ),
         (
             pod(PodFact::NoStage(Stage::LastConnection)),
-            "pod pod-0 has no stage last_connection; open new connections to each pod until it ends",
+            "stage last_connection of pod pod-0 was not seen; open new connections to each pod until it ends",
         ),
         (
             pod(PodFact::NoStartStage(StartStage::Ready)),
-            "the new pod pod-0 has no stage ready; let the load run longer",
+            "stage ready of the new pod pod-0 was not seen; let the load run longer",
         ),
         (Basis::NoStart, "no pod started; let the run replace pods"),
         (Basis::NoEnd, "no pod ended; let the run end pods"),

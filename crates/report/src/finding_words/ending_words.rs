@@ -91,7 +91,7 @@ fn served_until_killed(pods: u64, grace_s: i64, answered: u64, closing: CloseNot
     let those = counted(pods, "pod");
     words(
         format!(
-            "{those} still served on kept connections until the grace period of {grace_s} s expired and SIGKILL ended \
+            "{those} kept answering on open connections until the grace period of {grace_s} s expired and SIGKILL ended \
              {} ({} answered after SIGTERM)",
             either(pods, "it", "them"),
             counted(answered, "request")

@@ -402,7 +402,7 @@ pub(super) fn kept_on(serves_s: i64) -> Records {
 #[test]
 fn long_kept_connections_need_closing() {
     let result = told(kept_on(30));
-    let said = saying(&result, "served on kept connections until the grace period of 30 s expired");
+    let said = saying(&result, "kept answering on open connections until the grace period of 30 s expired");
     assert_eq!(said.len(), 1, "{:?}", result.findings);
     assert!(
         said[0].remedy.starts_with("answer with Connection: close while draining after SIGTERM"),

@@ -192,13 +192,13 @@ fn accepting_pod_reveals_missing_handler() {
         saying(&result, "1 pod kept accepting new connections until the grace period of 30 s").len(),
         1
     );
-    for untrue in ["served on kept connections", "was killed by SIGKILL", "stops accepting"] {
+    for untrue in ["kept answering on open connections", "was killed by SIGKILL", "stops accepting"] {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
     // The probe would have noticed too late, so only answered requests are evidence.
     let result = told(accepting(31));
     assert!(saying(&result, "kept accepting new connections").is_empty(), "{:?}", result.findings);
-    assert_eq!(saying(&result, "served on kept connections").len(), 1);
+    assert_eq!(saying(&result, "kept answering on open connections").len(), 1);
     // The probe noticed.
     let mut records = accepting(4);
     let mut unready = pod_event(9_000, "b", Change::Applied);
