@@ -139,15 +139,14 @@ impl Bitmap {
         for rows in self.samples.chunks_exact(stride * SIDE) {
             let rows: [&[[Pixel; SIDE]]; SIDE] =
                 std::array::from_fn(|y| rows[y * stride..][..stride].as_chunks().0);
-            pixels.extend((0..as_len(self.width)).map(|x| average(rows.map(|row| row[x]))));
+            pixels.extend((0..as_len(self.width)).map(|x| average(rows.map(|row| row[x]).as_flattened())));
         }
         pixels
     }
 }
 
-/// Returns the average of the samples of a pixel.
-fn average<const SIDE: usize>(samples: [[Pixel; SIDE]; SIDE]) -> Pixel {
-    let samples = samples.as_flattened();
+/// Returns the average of some samples.
+fn average(samples: &[Pixel]) -> Pixel {
     // Most pixels are inside an area.
     if samples.iter().all(|sample| *sample == samples[0]) {
         return samples[0];
@@ -176,8 +175,9 @@ fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, DrawErro
 /// unrelated, so filters make the picture larger. The png crate would compress row by row, and clear its output buffer
 /// for each one.
 fn compressed(indices: &[u8], width: u32) -> Result<Vec<u8>, png::EncodingError> {
-    let mut rows = Vec::with_capacity(2 * indices.len());
-    for row in indices.chunks(as_len(width)) {
+    let width = as_len(width);
+    let mut rows = Vec::with_capacity(indices.len() + indices.len() / width);
+    for row in indices.chunks(width) {
         rows.push(0);
         rows.extend_from_slice(row);
     }

@@ -108,14 +108,10 @@ fn mode(step: &TuningStep) -> String {
 
 /// Describes what the last proof shows.
 fn basis(step: &TuningStep) -> String {
-    let of = match step.unit {
-        CoverageUnit::Ends => "pods that end in rollouts",
-        CoverageUnit::Rollouts => "rollouts",
-        CoverageUnit::Deletions => "one-at-a-time pod deletions",
-    };
-    let scope = match step.unit {
-        CoverageUnit::Ends | CoverageUnit::Rollouts => "",
-        CoverageUnit::Deletions => " This says nothing about rollouts.",
+    let (of, scope) = match step.unit {
+        CoverageUnit::Ends => ("pods that end in rollouts", ""),
+        CoverageUnit::Rollouts => ("rollouts", ""),
+        CoverageUnit::Deletions => ("one-at-a-time pod deletions", " This says nothing about rollouts."),
     };
     let aside = if cut_streams(step) > 0 { ", apart from the cut streams" } else { "" };
     format!(

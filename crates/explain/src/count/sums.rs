@@ -404,13 +404,9 @@ fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> O
 
 /// Returns a request's new connection to the pod of this termination, if the pod was terminating.
 fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<LateArrival> {
-    if !r.is_new_connection() {
+    if !r.is_new_connection() || r.begun() <= timeline.ends[termination].t0.latest {
         return None;
     }
-    let is_late = r.begun() > timeline.ends[termination].t0.latest;
-    let late = || {
-        let (target, begun_s) = (timeline.target_of(&r.row), timeline.seconds(r.begun()));
-        LateArrival { termination, target, begun_s }
-    };
-    is_late.then(late)
+    let begun_s = timeline.seconds(r.begun());
+    Some(LateArrival { termination, target: timeline.target_of(&r.row), begun_s })
 }

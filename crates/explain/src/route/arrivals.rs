@@ -129,13 +129,10 @@ impl PodArrivals {
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
         // Usually the new arrival is the last one.
         if self.recent.back().is_none_or(|last| *last <= at) {
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
             self.recent.push_back(at);
-            return;
+        } else {
+            self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
         }
-        self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
