@@ -136,7 +136,8 @@ fn pods_without_shared_losses_fit_one_row() {
     let mut analysis = samples::rollout();
     analysis.lost.retain(|lost| lost.only() == Some(3));
     let series = series(&analysis);
-    let rows = " deletion took effect · pods of the same kind share a row, each counted from its own deletion";
+    let rows =
+        " deletion took effect · pods of the same kind share a row, each counted from its own deletion";
     assert!(subtitle(&series, &analysis.result).ends_with(rows));
     assert_eq!(series.rows.len(), 1);
 }
