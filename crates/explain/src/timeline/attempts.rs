@@ -137,6 +137,22 @@ impl ClientRow<'_> {
             Fit::Late
         }
     }
+
+    /// Returns the fit between a request that did not plainly succeed and a proxy's row. If the app closes a connection
+    /// before the proxy has read the request, the proxy first passes on the close, so it reads the request after the
+    /// client has seen the end.
+    fn fit_of(&self, served: &ServedRow, own_ns: Option<i64>) -> Fit {
+        let is_unanswered =
+            matches!(self.row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse);
+        let was_closed = matches!(
+            served.ended,
+            ServedEnd::UpstreamEof | ServedEnd::UpstreamReset | ServedEnd::UpstreamRefused
+        );
+        match self.fit(served.head, own_ns) {
+            Fit::Late if is_unanswered && was_closed => Fit::Possible,
+            fit => fit,
+        }
+    }
 }
 
 /// Proxy rows of all requests that may have plainly succeeded, in eight bytes per request.
@@ -348,7 +364,7 @@ impl Proxied {
         let mut misfits = Misfits::default();
         let mut fitting = Vec::with_capacity(rows.len());
         for (served, own_ns) in rows {
-            let fit = client.fit(served.head, own_ns);
+            let fit = client.fit_of(&served, own_ns);
             misfits.add(fit);
             if fit == Fit::Possible {
                 fitting.push(served);

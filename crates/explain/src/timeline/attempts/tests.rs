@@ -178,6 +178,25 @@ fn timed_out_request_allows_late_read() {
 }
 
 #[test]
+fn closed_connection_allows_late_read() {
+    // The client saw the close at 30 ms; the proxy passed it on, and read the request 20 ms later.
+    let read_late =
+        |outcome, ended| joined(vec![row(1, 0, outcome, None)], vec![served(own(1), "a", 50, ended, None)]);
+    for outcome in [Outcome::EofBeforeResponse, Outcome::ResetBeforeResponse] {
+        for ended in [ServedEnd::UpstreamEof, ServedEnd::UpstreamReset, ServedEnd::UpstreamRefused] {
+            let closed = read_late(outcome, ended);
+            assert_eq!(found(&closed)[&1], (Some("a".into()), vec![], FITS), "{outcome}, {ended}");
+        }
+        for ended in [ServedEnd::Complete, ServedEnd::ClientGone] {
+            let other = read_late(outcome, ended);
+            assert_eq!(found(&other)[&1], (None, vec![], LATE), "{outcome}, {ended}");
+        }
+    }
+    let answered = read_late(Outcome::HttpError, ServedEnd::UpstreamEof);
+    assert_eq!(found(&answered)[&1], (None, vec![], LATE));
+}
+
+#[test]
 fn uncompared_proxy_clock_is_trusted() {
     let row = row(1, 0, Outcome::Ok, Some(200));
     let served = served(own(1), "c", -500, ServedEnd::Complete, Some(200));
