@@ -407,6 +407,8 @@ named! {
         DeletionSeen = "deletion_seen",
         /// The proxy's preStop hook was called: the kubelet has begun to terminate the pod.
         PreStop = "pre_stop",
+        /// The proxy last saw the app's listener open; recorded when it finds it closed.
+        LastListening = "last_listening",
         /// The app's listener began to refuse connections.
         ListenerClosed = "listener_closed",
         /// The proxy received SIGTERM: all main containers have exited, or the grace period is over.

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,8 +11,7 @@ use tokio::time::timeout;
 
 use super::ProxyState;
 use super::app_listener::listens;
-use rolldrop_record::ServedEnd;
-use rolldrop_record::event::ProxyPhase;
+use rolldrop_record::{ServedEnd, Stamp};
 
 /// Interval at which the proxy checks the app's listener while the pod is terminating.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -23,33 +22,48 @@ const READY_TIMEOUT: Duration = Duration::from_secs(1);
 const OPEN: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Last known state of the app's listener.
+/// What is known of the app's listener.
 #[derive(Debug, Default)]
-pub(super) struct AppListener(AtomicU8);
+pub(super) struct AppListener {
+    state: AtomicU8,
+    /// Latest time at which it was certainly open, in Unix nanoseconds; 0 if it was never seen open.
+    open_at: AtomicI64,
+}
 
 impl AppListener {
-    /// Notes that a connection was accepted.
-    pub(super) fn accepts(&self) {
-        // The hot path only reads, which keeps the cache line shared.
-        if self.0.load(Ordering::Relaxed) != OPEN {
-            self.0.store(OPEN, Ordering::Relaxed);
+    /// Notes that a connection was accepted after this time.
+    pub(super) fn accepts(&self, at: Stamp) {
+        self.is_open(at);
+        // Most connections only read, which keeps the cache line shared.
+        if self.state.load(Ordering::Relaxed) != OPEN {
+            self.state.store(OPEN, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that the listener was open after this time.
+    fn is_open(&self, at: Stamp) {
+        self.open_at.fetch_max(at.unix_ns(), Ordering::Relaxed);
+    }
+
+    /// Returns the latest time at which the listener was certainly open, if it was ever seen open.
+    fn open_at(&self) -> Option<Stamp> {
+        Some(self.open_at.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Stamp::from_unix_ns)
     }
 
     /// Notes that a connection was refused; returns true if the listener was open before. An app that has never been
     /// seen listening may still be starting.
     fn refuses(&self) -> bool {
-        self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Notes that the listener is gone while the pod is terminating; returns true if that was not known before.
     fn refuses_at_end(&self) -> bool {
-        self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
+        self.state.swap(CLOSED, Ordering::Relaxed) != CLOSED
     }
 
     /// Returns true if the listener is known to be closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CLOSED
+        self.state.load(Ordering::Relaxed) == CLOSED
     }
 }
 
@@ -59,7 +73,7 @@ impl ProxyState {
         match error.kind() {
             ErrorKind::ConnectionRefused => {
                 if self.app.refuses() {
-                    self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+                    self.listener_closed();
                 }
                 ServedEnd::UpstreamRefused
             }
@@ -90,9 +104,16 @@ impl ProxyState {
 
     /// Checks the app's listener once, and records the phase if the listener is gone.
     pub(super) fn look_for_listener(&self) {
-        if listens(self.upstream, self.listen) == Some(false) && self.app.refuses_at_end() {
-            self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+        let at = self.clock.now();
+        match listens(self.upstream, self.listen) {
+            Some(true) => self.app.is_open(at),
+            Some(false) if self.app.refuses_at_end() => self.listener_closed(),
+            Some(false) | None => {}
         }
+    }
+
+    fn listener_closed(&self) {
+        self.journal.listener_closed(self.app.open_at(), self.clock.now());
     }
 }
 

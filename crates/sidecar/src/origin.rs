@@ -14,7 +14,7 @@ pub(super) struct RowOrigin {
     pub(super) shared: Arc<ProxyState>,
     pub(super) sides: ConnectionSides,
     peer: Arc<str>,
-    accepted: Stamp,
+    pub(super) accepted: Stamp,
     pub(super) conn: u64,
 }
 

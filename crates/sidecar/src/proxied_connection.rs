@@ -260,7 +260,7 @@ impl ProxiedConnection {
             Ok(app) => self.app.insert(app),
             Err(finish) => return finish,
         };
-        shared.app.accepts();
+        shared.app.accepts(origin.accepted);
         origin.sides.app_accepted.store(true, Ordering::Relaxed);
         socket::begin(app);
         let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);

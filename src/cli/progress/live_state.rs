@@ -347,7 +347,10 @@ const fn in_words(stage: ProxyPhase) -> Option<&'static str> {
         ProxyPhase::Sigterm => Some("after SIGTERM"),
         ProxyPhase::Drained => Some("nothing in flight"),
         ProxyPhase::Exit => Some("exits"),
-        ProxyPhase::DeletionSeen | ProxyPhase::LastConnection | ProxyPhase::LastRequest => None,
+        ProxyPhase::DeletionSeen
+        | ProxyPhase::LastListening
+        | ProxyPhase::LastConnection
+        | ProxyPhase::LastRequest => None,
     }
 }
 

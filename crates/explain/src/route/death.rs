@@ -12,8 +12,8 @@ const ADDRESS_BEFORE_NS: i64 = 100_000_000;
 const ADDRESS_SPREAD_S: f64 = 0.05;
 /// Time from SIGTERM to the exit of an app that exits immediately.
 const EXIT_NS: i64 = 30_000_000;
-/// Longest delay until the recording proxy beside an app reports the app's closed listener, including clock errors. The
-/// proxy asks the kernel every 5 ms.
+/// Largest clock error of the recording proxy beside an app. In records that do not show when it last saw the app's
+/// listener open, it is also the longest delay until the proxy, which asks the kernel every 5 ms, finds it closed.
 const LISTENER_NS: i64 = 50_000_000;
 /// Largest error in the estimated time of a container's exit.
 const SHOWN_SPREAD_NS: i64 = 180_000_000;
@@ -44,7 +44,7 @@ impl Death {
     /// Computes the bounds from the watches and the pod's recording proxy.
     pub(crate) fn of(timeline: &Timeline, end: &PodEnd) -> Self {
         let stages = &end.stages;
-        let listened = stages.listener_closed.map(|closed| closed.shifted_ns(-LISTENER_NS));
+        let listened = stages.last_listening.or(stages.listener_closed).map(|at| at.shifted_ns(-LISTENER_NS));
         let accepted = [end.accepted_until(), listened].into_iter().flatten();
         let earliest = accepted.fold(end.may_stop_from(), Stamp::max);
         let told = earliest.shifted_ns(end.t0.latest.ns_since(end.t0.earliest) + EXIT_NS);

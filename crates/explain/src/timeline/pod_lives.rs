@@ -71,6 +71,8 @@ pub struct Stages {
     pub endpoint_terminating: Option<Stamp>,
     /// The proxy's preStop hook was called.
     pub kill_began: Option<Stamp>,
+    /// The proxy last saw the app's listener open.
+    pub last_listening: Option<Stamp>,
     /// The proxy found the app's listener closed.
     pub listener_closed: Option<Stamp>,
     /// The proxy received SIGTERM.

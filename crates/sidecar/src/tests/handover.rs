@@ -28,7 +28,10 @@ async fn termination_records_every_proxy_phase() {
     // Hook calls in quick succession count as one.
     let mut passed = phases(&rows.lines);
     passed.dedup();
-    assert_eq!(passed, [PreStop, ListenerClosed, Sigterm, LastConnection, LastRequest, Drained, Exit]);
+    assert_eq!(
+        passed,
+        [PreStop, LastListening, ListenerClosed, Sigterm, LastConnection, LastRequest, Drained, Exit]
+    );
     assert_eq!(facts(&served(&rows.lines)[0]), (0, Some(204), ServedEnd::Complete, 0, true));
     assert_eq!(rows.lines.last(), Some(&ProxyLine::End { recorded: 1 }));
     assert_eq!(within(proxy.report).await.unwrap().counts.handed_over, 1);

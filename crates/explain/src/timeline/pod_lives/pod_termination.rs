@@ -81,6 +81,7 @@ impl<'a> TerminationSearch<'a> {
             deletion_seen: pod.deletion.as_ref().map(|deletion| deletion.seen),
             endpoint_terminating: self.evidence.endpoints.first(of, EndpointChange::Terminating, t0.earliest),
             kill_began: self.pre_stop(t0.earliest),
+            last_listening: self.phase(ProxyPhase::LastListening),
             listener_closed: self.phase(ProxyPhase::ListenerClosed),
             app_exited: self.phase(ProxyPhase::Sigterm),
             proxy_exited: self.phase(ProxyPhase::Exit),
