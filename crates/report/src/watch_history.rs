@@ -574,6 +574,7 @@ mod tests {
             end.traffic = Some(TerminationTraffic {
                 lost,
                 by_cause,
+                background: Some(Bounded::default()),
                 streams_cut: cut,
                 ..TerminationTraffic::default()
             });

@@ -34,8 +34,7 @@ rolldrop_record::named! {
 impl From<Option<&TerminationTraffic>> for TerminationResult {
     fn from(traffic: Option<&TerminationTraffic>) -> Self {
         let Some(traffic) = traffic else { return Self::Unobserved };
-        let expected = traffic.background.map_or(0, |background| background.at_most);
-        match traffic.lost.at_least > expected {
+        match traffic.lost.at_least > traffic.background_at_most() {
             true => Self::Lost,
             false if traffic.lost.at_most == 0 && shows_all(traffic) => Self::Clean,
             false => Self::Unobserved,
@@ -341,7 +340,14 @@ mod tests {
 
     fn lost(bounds: Bounded) -> TerminationTraffic {
         let by_cause = BTreeMap::from([(Cause::GatewayToDeadPod, bounds)]);
-        TerminationTraffic { requests: 10, lost: bounds, by_cause, ..TerminationTraffic::default() }
+        let background = Some(Bounded::default());
+        TerminationTraffic {
+            requests: 10,
+            lost: bounds,
+            by_cause,
+            background,
+            ..TerminationTraffic::default()
+        }
     }
 
     fn between(at_least: u64, at_most: u64) -> Bounded {
@@ -365,8 +371,11 @@ mod tests {
         let hidden = |traffic| TerminationTraffic { not_observable: 1, ..traffic };
         let expecting =
             |at_most, traffic| TerminationTraffic { background: Some(between(0, at_most)), ..traffic };
+        let without_background = |traffic| TerminationTraffic { background: None, ..traffic };
         for (traffic, result) in [
             (None, TerminationResult::Unobserved),
+            (Some(without_background(none())), TerminationResult::Clean),
+            (Some(without_background(lost(between(9, 9)))), TerminationResult::Unobserved),
             (Some(none()), TerminationResult::Clean),
             (Some(gaps(none())), TerminationResult::Unobserved),
             (Some(hidden(none())), TerminationResult::Unobserved),

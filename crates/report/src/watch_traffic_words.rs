@@ -85,8 +85,14 @@ fn lost_requests<'c>(lost: &Bounded, requests: &str, causes: impl Iterator<Item 
 
 /// Returns how many of the lost requests would be expected without the termination, if any.
 fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
-    let background = background.filter(|background| background.at_most > 0 && lost.at_most > 0)?;
-    Some(format!("without the termination, {} would be expected", bounded(background)))
+    let is_known_to_be_0 = background.is_some_and(|background| background.at_most == 0);
+    if lost.at_most == 0 || is_known_to_be_0 {
+        return None;
+    }
+    Some(match background {
+        Some(background) => format!("without the termination, {} would be expected", bounded(background)),
+        None => "it is not known how many would be lost without the termination".to_owned(),
+    })
 }
 
 /// Returns how precisely the time of a deletion is known, with advice if beats would date it.
@@ -153,6 +159,12 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
         let expected = bounded(&traffic.background);
         sentences.push(format!("Without terminations, {expected} would be expected."));
     }
+    if traffic.lost_without_background > 0 {
+        let unknown = count(traffic.background_unknown);
+        sentences.push(format!(
+            "For {unknown} of the terminations, it is not known how many would be lost without them."
+        ));
+    }
     if traffic.with_gaps > 0 {
         let gaps = count(traffic.with_gaps);
         sentences.push(format!(
@@ -173,7 +185,7 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
 /// Returns the settings that would save lost requests, by the causes of the losses.
 fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
     // Failures that pods have without any termination call for no other setting.
-    if traffic.surely_lost() == 0 {
+    if traffic.surely_lost() == 0 && traffic.lost_without_background == 0 {
         return Vec::new();
     }
     let lost_by = |causes: &[Cause]| causes.iter().any(|cause| traffic.by_cause.contains_key(cause));
@@ -380,8 +392,9 @@ mod tests {
         let text = |traffic: &TerminationTraffic| termination_traffic(&dated(false), traffic).join("; ");
         assert_eq!(
             text(&traffic),
-            "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); saved by retries: not observable; clients of \
-             shop/deployment/web used it for at least 1.500 s, but it is not known for how much longer; \
+            "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); it is not known how many would be \
+             lost without the termination; saved by retries: not observable; clients of shop/deployment/web used it \
+             for at least 1.500 s, but it is not known for how much longer; \
              requests after its sidecar had ended are not known"
         );
         traffic.gaps.push(gap("log interrupted"));
@@ -486,6 +499,14 @@ mod tests {
             text.contains("20 to 40 (best estimate 30.0) would be expected") && !text.contains("sleep"),
             "{text}"
         );
+        let unknown = WorkloadTraffic {
+            background_unknown: 2,
+            lost_without_background: 60,
+            ..lost(dead, Some(longest(None, None)))
+        };
+        let text = workload_traffic("web", &unknown).unwrap();
+        let part = "For 2 of the terminations, it is not known how many would be lost without them.";
+        assert!(text.contains(part) && text.contains("sleep"), "{text}");
         assert_eq!(workload_traffic("web", &WorkloadTraffic::default()), None);
     }
 

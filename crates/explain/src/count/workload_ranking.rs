@@ -73,6 +73,13 @@ pub struct WorkloadTraffic {
     pub saved_by_retries_unknown: u64,
     /// Number of lost requests to expect without terminations, summed over the terminations that have this figure.
     pub background: Bounded,
+    /// Number of terminations that do not have it.
+    #[serde(default)]
+    pub background_unknown: u64,
+    /// Requests that were certainly lost at those terminations, so it is not known how many of them would have been lost
+    /// without a termination.
+    #[serde(default)]
+    pub lost_without_background: u64,
     /// Requests whose outcome the logs do not show with certainty, or at all.
     pub not_observable: u64,
     /// Window with the longest lower bound, among terminations that lost requests.
@@ -136,7 +143,13 @@ impl WorkloadTraffic {
         }
         self.saved_by_retries.merge(&traffic.saved_by_retries.unwrap_or_default());
         self.saved_by_retries_unknown += u64::from(traffic.saved_by_retries.is_none());
-        self.background.merge(&traffic.background.unwrap_or_default());
+        match &traffic.background {
+            Some(background) => self.background.merge(background),
+            None => {
+                self.background_unknown += 1;
+                self.lost_without_background += traffic.lost.at_least;
+            }
+        }
         self.not_observable += traffic.not_observable;
         // A pod that lost nothing may have slept through its window.
         let windows = traffic.windows.iter().filter(|_| traffic.lost.at_most > 0);
@@ -161,7 +174,7 @@ impl WorkloadTraffic {
 
     /// Returns the number of requests that terminations certainly lost.
     pub fn surely_lost(&self) -> u64 {
-        self.lost.at_least.saturating_sub(self.background.at_most)
+        self.lost.at_least.saturating_sub(self.background.at_most + self.lost_without_background)
     }
 }
 
@@ -341,7 +354,8 @@ mod tests {
         let ranked = ranking.ranked();
         let traffic = ranked[0].traffic.as_ref().expect("lost requests rank before kills");
         assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (6, 5, 250));
-        assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(8), 6));
+        assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(8), 1));
+        assert_eq!((traffic.background_unknown, traffic.lost_without_background), (4, 5));
         assert_eq!((traffic.streams_cut, traffic.streams_cut_unknown), (Bounded::exactly(2), 1));
         let longest = traffic.longest_window.as_ref().expect("a window");
         assert_eq!((longest.lower_s, longest.t0_width_s, longest.has_beats), (1.4, 0.5, true));

@@ -66,6 +66,14 @@ pub struct TerminationTraffic {
     pub consumers: SeenConsumers,
 }
 
+impl TerminationTraffic {
+    /// Returns the maximum number of the certainly lost requests that may have been lost without the termination: all
+    /// of them if the background is unknown.
+    pub fn background_at_most(&self) -> u64 {
+        self.background.map_or(self.lost.at_least, |background| background.at_most)
+    }
+}
+
 /// Consumers of a pod, identified by the sources of their logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenConsumers {

@@ -40,8 +40,8 @@ struct HistoryLosses {
     streams_cut: Bounded,
     /// Number of terminations for which the logs do not show which streams were cut.
     streams_cut_unknown: u64,
-    /// Losses that would be expected without the terminations.
-    background: Bounded,
+    /// Maximum number of certainly lost requests that may have been lost without the terminations.
+    background_at_most: u64,
     not_observable: u64,
     /// Number of terminations whose pods appear in no log.
     in_no_log: u64,
@@ -150,18 +150,18 @@ impl HistorySums {
     /// Checks a number of lost requests, or their share of the requests to terminating pods. `missing` gives the
     /// reasons why there may be others.
     fn lost(&self, name: &str, lost: Bounded, bounds: Bounds<Amount>, missing: &[FigureDoubt]) -> Vec<Check> {
-        let HistoryLosses { requests, background, not_observable, .. } = self.losses;
+        let HistoryLosses { requests, background_at_most, not_observable, .. } = self.losses;
         let most = missing.is_empty().then_some((lost.at_most + not_observable) as f64);
         let shared = lost.at_most - lost.at_least;
         let further = [
             (not_observable, FigureDoubt::NotObservable as fn(u64) -> FigureDoubt),
-            (background.at_most.min(lost.at_least), FigureDoubt::Background),
+            (background_at_most.min(lost.at_least), FigureDoubt::Background),
             (shared, FigureDoubt::MayBeOthers),
         ];
         let further = further.into_iter().filter(|(n, _)| *n > 0).map(|(n, doubt)| doubt(n));
         let doubts: Vec<FigureDoubt> = missing.iter().cloned().chain(further).collect();
         let basis = if doubts.is_empty() { Basis::Observed } else { Basis::Open(doubts) };
-        let least = lost.at_least.saturating_sub(background.at_most) as f64;
+        let least = lost.at_least.saturating_sub(background_at_most) as f64;
         let number = Measured::between(Unit::Count, Some(least), None, most).because(basis.clone());
         amount(name, bounds, &number, |_| match requests + shared {
             0 => Measured::unknown(Unit::Share, Basis::Open(vec![FigureDoubt::NoRequests])),
@@ -185,7 +185,7 @@ impl HistoryLosses {
         }
         self.streams_cut.merge(&traffic.streams_cut.unwrap_or_default());
         self.streams_cut_unknown += u64::from(traffic.streams_cut.is_none());
-        self.background.merge(&traffic.background.unwrap_or_default());
+        self.background_at_most += traffic.background_at_most();
         self.not_observable += traffic.not_observable;
         self.with_gaps += u64::from(!traffic.gaps.is_empty());
     }

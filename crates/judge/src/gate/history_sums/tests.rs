@@ -160,6 +160,16 @@ fn background_losses_alone_do_not_fail_gate() {
 }
 
 #[test]
+fn unknown_background_makes_losses_inconclusive() {
+    let mut one = end((3, 3));
+    one.traffic.as_mut().unwrap().background = None;
+    assert_eq!(verdict(std::slice::from_ref(&one), json!({"dropped": {"max": 0}}), 0.0), Inconclusive);
+    assert_eq!(verdict(&[one.clone(), end((1, 1))], json!({"dropped": {"max": 0}}), 0.0), Fail);
+    one.traffic.as_mut().unwrap().lost = Bounded::default();
+    assert_eq!(verdict(&[one], json!({"dropped": {"max": 0}}), 0.0), Pass);
+}
+
+#[test]
 fn unknown_ends_do_not_count_as_clean() {
     let of = |killed, hooks: Option<&str>, code| WatchedTermination {
         killed_at_grace_end: killed,
