@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxy_recognizes_itself_as_upstream() {
+    fn proxy_recognises_itself_as_upstream() {
         let leads = |upstream: &str, own: &str| leads_to(upstream.parse().unwrap(), own.parse().unwrap());
         for (upstream, own) in [
             ("127.0.0.1:80", "127.0.0.1:80"),

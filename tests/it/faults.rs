@@ -188,7 +188,7 @@ impl std::fmt::Display for Ended {
     }
 }
 
-fn deletes_a_pod(request: &Parts) -> bool {
+fn is_pod_deletion(request: &Parts) -> bool {
     request.method == Method::DELETE && request.uri.path().contains("/pods/")
 }
 
@@ -204,7 +204,7 @@ fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> 
     let refuse = |api: &FaultyApi, one_of: usize| {
         let (calls, deletions) = (AtomicUsize::new(1), Arc::clone(&deletions));
         api.set(move |request| {
-            let is_refused = match deletes_a_pod(request) {
+            let is_refused = match is_pod_deletion(request) {
                 true => deletions.fetch_add(1, Ordering::SeqCst) < 2,
                 false => calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(one_of),
             };
@@ -222,7 +222,7 @@ fn refused(lab: &Cluster, name: &str, (status, reason): (u16, &'static str)) -> 
     })
 }
 
-fn nobody_there_for_ten_seconds(lab: &Cluster) {
+fn survives_unreachable_api(lab: &Cluster) {
     let ended = case(lab, "refused", 16, DELETION, |run| {
         run.api.refuse();
         std::thread::sleep(Duration::from_secs(10));
@@ -242,14 +242,14 @@ fn nobody_there_for_ten_seconds(lab: &Cluster) {
     assert!(lost == 0 && late >= 2, "{lost} {late}: no event is lost, only late\n{ended}");
 }
 
-fn too_many_requests(lab: &Cluster) {
+fn survives_rate_limit(lab: &Cluster) {
     let ended = refused(lab, "busy", (429, "TooManyRequests"));
     ended.is_valid_with_its_deletion();
     let statuses: Vec<_> = ended.actions().iter().filter_map(|action| action.status).collect();
     assert!(statuses.starts_with(&[429, 429]) && statuses.ends_with(&[200]), "{ended}");
 }
 
-fn internal_errors(lab: &Cluster) {
+fn survives_internal_errors(lab: &Cluster) {
     let ended = refused(lab, "broken", (500, "InternalError"));
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
@@ -258,7 +258,7 @@ fn internal_errors(lab: &Cluster) {
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
-fn a_token_that_runs_out(lab: &Cluster) {
+fn renews_expiring_token(lab: &Cluster) {
     // The client asks the credential program again whenever credentials are about to expire, and these always are.
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("credential.json");
@@ -293,7 +293,7 @@ fn a_token_that_runs_out(lab: &Cluster) {
     ended.is_valid_with_its_deletion();
 }
 
-fn watches_that_end_every_second(lab: &Cluster) {
+fn survives_short_watches(lab: &Cluster) {
     let ended = case(lab, "short", 7, DELETION, |run| {
         // Open connections would stay open, so all are cut once.
         run.api.refuse();
@@ -312,11 +312,11 @@ fn watches_that_end_every_second(lab: &Cluster) {
     }
 }
 
-fn slow_answers(lab: &Cluster) {
+fn survives_slow_answers(lab: &Cluster) {
     let late = Duration::from_secs(1);
     // The deletion is slow even if this test notices the start of the load late.
     let prepare = |api: &FaultyApi| {
-        api.set(move |request| if deletes_a_pod(request) { Act::Slow(late) } else { Act::Pass });
+        api.set(move |request| if is_pod_deletion(request) { Act::Slow(late) } else { Act::Pass });
     };
     let ended = prepared(lab, "slow", (12, DELETION), prepare, |run| {
         run.api.set(move |_| Act::Slow(late));
@@ -327,11 +327,11 @@ fn slow_answers(lab: &Cluster) {
     assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "at least the duration of the call\n{ended}");
 }
 
-fn an_answer_that_is_lost(lab: &Cluster) {
+fn survives_lost_answer(lab: &Cluster) {
     let prepare = |api: &FaultyApi| {
         let deleted = AtomicUsize::new(0);
         api.set(move |request| {
-            let is_first = deletes_a_pod(request) && deleted.fetch_add(1, Ordering::SeqCst) == 0;
+            let is_first = is_pod_deletion(request) && deleted.fetch_add(1, Ordering::SeqCst) == 0;
             if is_first { Act::LoseAnswer } else { Act::Pass }
         });
     };
@@ -346,7 +346,7 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
 }
 
-fn events_that_are_lost(lab: &Cluster) {
+fn survives_lost_events(lab: &Cluster) {
     let ended = case(lab, "gap", 10, "", |run| {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
@@ -380,14 +380,14 @@ fn run_survives_and_reports_api_faults() {
         let _turn = turn();
         let lab = Setup::new().start();
         let cases: [fn(&Cluster); 8] = [
-            nobody_there_for_ten_seconds,
-            slow_answers,
-            a_token_that_runs_out,
-            events_that_are_lost,
-            too_many_requests,
-            internal_errors,
-            watches_that_end_every_second,
-            an_answer_that_is_lost,
+            survives_unreachable_api,
+            survives_slow_answers,
+            renews_expiring_token,
+            survives_lost_events,
+            survives_rate_limit,
+            survives_internal_errors,
+            survives_short_watches,
+            survives_lost_answer,
         ];
         // Four cases run at a time, the longest first; they mostly wait.
         let next = AtomicUsize::new(0);
@@ -476,7 +476,7 @@ fn run_rejects_objects_that_it_did_not_request() {
                 let deletions = Arc::new(AtomicUsize::new(0));
                 let seen = Arc::clone(&deletions);
                 run.api.set(move |request| {
-                    seen.fetch_add(usize::from(deletes_a_pod(request)), Ordering::SeqCst);
+                    seen.fetch_add(usize::from(is_pod_deletion(request)), Ordering::SeqCst);
                     if is_selection(request) { Act::Lie(lie) } else { Act::Pass }
                 });
                 let ended = run.end();

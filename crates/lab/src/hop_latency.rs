@@ -81,7 +81,7 @@ impl fmt::Display for HopLatency {
     }
 }
 
-/// Serialized form of a [`HopLatency`].
+/// Serialised form of a [`HopLatency`].
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "a duration such as 20ms, or {min, median, p95, max}")]
 enum WrittenLatency {

@@ -20,7 +20,7 @@ named! {
     }
 }
 
-/// Serialized form of an action's mode, with `none` for an action that terminates no pod.
+/// Serialised form of an action's mode, with `none` for an action that terminates no pod.
 pub(super) mod or_none {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

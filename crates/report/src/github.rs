@@ -2,7 +2,7 @@
 //!
 //! Annotations are workflow commands on stdout, one per line (docs.github.com, "Workflow commands for GitHub Actions").
 //! A step shows at most ten errors, ten warnings and ten notices, and silently drops the rest; the last annotation
-//! therefore summarizes those that do not fit.
+//! therefore summarises those that do not fit.
 
 use std::fmt::Write as _;
 

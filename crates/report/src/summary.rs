@@ -10,7 +10,7 @@ use rolldrop_explain::model::{
     CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
 
-/// Maximum number of terminations that are listed individually; one line summarizes the rest.
+/// Maximum number of terminations that are listed individually; one line summarises the rest.
 const LISTED: usize = 12;
 /// Minimum width that the columns require.
 const MIN_WIDTH: usize = 72;
