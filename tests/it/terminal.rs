@@ -113,11 +113,11 @@ fn terminal_shows_pods_action_and_losses() {
         &["waiting for the pods to be ready"][..],
         &["pods: ", " starting"],
         &["warm-up, ", " s left"],
-        &["deletePod 1 pod of app=web begins in ", " s"],
+        &["deletePod 1 pod matching app=web begins in ", " s"],
         &["/2700 requests, ", " s left"],
         &["pods: ", "2 ready", "1 terminating"],
         &["  web-", "terminating for "],
-        &["deletePod 1 pod of app=web is done"],
+        &["deletePod 1 pod matching app=web is done"],
         &["lost at ", " s: ", " web-"],
         &["undoing the changes"],
     ] {
@@ -146,7 +146,7 @@ fn piped_progress_lists_events_and_states() {
         &["web-", " begins to terminate"],
         &["web-", " cannot be evicted yet because of a disruption budget"],
         &["web-", " is gone"],
-        &["evict 1 pod of app=web is done"],
+        &["evict 1 pod matching app=web is done"],
         &["waiting for the last pods to terminate"],
         &["undoing the changes"],
     ] {

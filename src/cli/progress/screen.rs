@@ -290,7 +290,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        deletePod 1 pod of app=web (1 of 3) waits until no request has been lost for 5.3 s
+        deletePod 1 pod matching app=web (1 of 3) waits until no request has been lost for 5.3 s
         scale Deployment web begins in 8 s
         pods: 3 ready
           web-0  ready

@@ -125,12 +125,10 @@ impl ActionProgress {
 fn what(action: &scenario::DisruptionAction) -> String {
     use scenario::DisruptionAction;
     let object = match action {
-        DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
-            format!("{} of {}", pods.count, pods.selector)
-        }
-        DisruptionAction::Crash { pods, .. } | DisruptionAction::Relabel { pods, .. } => {
-            format!("{} of {}", pods.count, pods.selector)
-        }
+        DisruptionAction::DeletePod(pods)
+        | DisruptionAction::Evict(pods)
+        | DisruptionAction::Crash { pods, .. }
+        | DisruptionAction::Relabel { pods, .. } => format!("{} matching {}", pods.count, pods.selector),
         DisruptionAction::RollingRestart(workload)
         | DisruptionAction::SetImage { workload, .. }
         | DisruptionAction::Scale { workload, .. } => workload.to_string(),

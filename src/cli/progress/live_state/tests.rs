@@ -181,17 +181,20 @@ fn action_reports_start_wait_and_end() {
         (run.news().concat(), run.0.actions(at(1.0)).concat())
     };
     let due = DisruptionStage::Due { repetition: 0, at: at(2.0) };
-    assert_eq!(stands(due), (String::new(), "deletePod 1 pod of app=web (1 of 2) begins in 1 s".into()));
+    assert_eq!(
+        stands(due),
+        (String::new(), "deletePod 1 pod matching app=web (1 of 2) begins in 1 s".into())
+    );
     let (news, words) = stands(DisruptionStage::Acts);
-    assert_eq!(news, "deletePod 1 pod of app=web (1 of 2) begins");
-    assert_eq!(words, "deletePod 1 pod of app=web (1 of 2), in progress");
-    let waits = "deletePod 1 pod of app=web (1 of 2) waits until no request has been lost for 4.2 s";
+    assert_eq!(news, "deletePod 1 pod matching app=web (1 of 2) begins");
+    assert_eq!(words, "deletePod 1 pod matching app=web (1 of 2), in progress");
+    let waits = "deletePod 1 pod matching app=web (1 of 2) waits until no request has been lost for 4.2 s";
     let silence = DisruptionStage::Waits(Wait::Silence(Duration::from_millis(4_200)));
     assert_eq!(stands(silence), (waits.into(), waits.into()));
     assert_eq!(stands(DisruptionStage::Acts).0, "");
     stands(DisruptionStage::Due { repetition: 1, at: at(8.0) });
-    assert_eq!(stands(DisruptionStage::Acts).0, "deletePod 1 pod of app=web (2 of 2) begins");
-    assert_eq!(stands(DisruptionStage::Done).0, "deletePod 1 pod of app=web (2 of 2) is done");
+    assert_eq!(stands(DisruptionStage::Acts).0, "deletePod 1 pod matching app=web (2 of 2) begins");
+    assert_eq!(stands(DisruptionStage::Done).0, "deletePod 1 pod matching app=web (2 of 2) is done");
     let observe = disruption("{at: 0s, action: observe, for: 5s}");
     run.0.stands(1, &observe, DisruptionStage::Due { repetition: 0, at: at(0.0) });
     run.0.stands(1, &observe, DisruptionStage::Acts);
