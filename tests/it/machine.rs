@@ -174,7 +174,7 @@ fn measured_again(test: impl Fn(), wait: impl Fn()) -> Option<Wrong> {
 }
 
 /// Waits until the tests use little CPU time. They eventually do, because a waiting test uses none.
-fn wait_until_quiet() {
+pub(crate) fn wait_until_quiet() {
     loop {
         let before = Ticks::now();
         thread::sleep(PERIOD);

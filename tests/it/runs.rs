@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult, Verdict};
 use rolldrop_record::event::Action;
 use rolldrop_record::run_info::Tool;
-use rolldrop_record::{EventKind, Records, RunDir, RunInfo, Stamp};
+use rolldrop_record::{Cause, EventKind, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop, again_while_invalid};
@@ -166,13 +166,19 @@ fn is_slow(run: &Finished) -> bool {
     run.code() == Some(1) && result(&run.dir().join("run")).checks.iter().all(is_no_loss)
 }
 
+/// Returns true if the run reports that the machine did not keep up with its load.
+fn is_overloaded(run: &Finished) -> bool {
+    run.code() == Some(1) && result(&run.dir().join("run")).requests.by_cause.contains_key(&Cause::Overload)
+}
+
 /// Runs a scenario, given by name or as the contents of a file, with additional arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
     let run = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more);
     // If pods start too slowly, there is no time for an action before the load ends.
     let is_cut_short = |run: &Finished| run.is_invalid() || run.stdout().contains("was not done");
-    let finished = again_while_invalid(|| run.finish(), |run| is_cut_short(run) || is_slow(run));
+    let is_starved = |run: &Finished| is_cut_short(run) || is_slow(run) || is_overloaded(run);
+    let finished = again_while_invalid(|| run.finish(), is_starved);
     // A busy machine makes a run invalid or slow, but its accounting, order and classes are still right.
     assert!(finished.code() == Some(0) || finished.is_invalid() || is_slow(&finished), "{finished}");
     let path = finished.dir().join("run");

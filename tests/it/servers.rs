@@ -186,7 +186,7 @@ fn sigkill_finding_blames_kept_connections() {
         let run = restarted(&node("close").pod(grace(5)), KEPT);
         let killed = run.result.terminations.iter().filter(|t| t.exit_code == Some(137)).count();
         assert!(killed > 0, "{}", run.finished);
-        says(&run, &["SIGKILL", "kept connections", "5 s", "Connection: close"]);
+        says(&run, &["SIGKILL", "open connections", "5 s", "Connection: close"]);
         says_not(&run, "stops as soon as it gets SIGTERM");
         says_not(&run, "set terminationGracePeriodSeconds above");
     });
