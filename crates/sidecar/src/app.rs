@@ -33,7 +33,7 @@ pub(super) struct AppListener {
 impl AppListener {
     /// Notes that a connection was accepted after this time.
     pub(super) fn accepts(&self, at: Stamp) {
-        self.is_open(at);
+        self.saw_open(at);
         // Most connections only read, which keeps the cache line shared.
         if self.state.load(Ordering::Relaxed) != OPEN {
             self.state.store(OPEN, Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl AppListener {
     }
 
     /// Notes that the listener was open after this time.
-    fn is_open(&self, at: Stamp) {
+    fn saw_open(&self, at: Stamp) {
         self.open_at.fetch_max(at.unix_ns(), Ordering::Relaxed);
     }
 
@@ -106,7 +106,7 @@ impl ProxyState {
     pub(super) fn look_for_listener(&self) {
         let at = self.clock.now();
         match listens(self.upstream, self.listen) {
-            Some(true) => self.app.is_open(at),
+            Some(true) => self.app.saw_open(at),
             Some(false) if self.app.refuses_at_end() => self.listener_closed(),
             Some(false) | None => {}
         }
