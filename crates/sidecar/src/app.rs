@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::ProxyState;
 use super::app_listener::listens;
+use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::{ServedEnd, Stamp};
 
 /// Interval at which the proxy checks the app's listener while the pod is terminating.
@@ -18,26 +19,20 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum time for the app to show that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// States of the listener; 0, the default, means that the listener has not been seen yet.
-const OPEN: u8 = 1;
-const CLOSED: u8 = 2;
-
-/// What is known of the app's listener.
+/// State of the app's listener, as last seen.
 #[derive(Debug, Default)]
 pub(super) struct AppListener {
-    state: AtomicU8,
     /// Latest time at which it was certainly open, in Unix nanoseconds; 0 if it was never seen open.
     open_at: AtomicI64,
+    /// True if it was found closed since then.
+    closed: AtomicBool,
 }
 
 impl AppListener {
     /// Notes that a connection was accepted after this time.
     pub(super) fn accepts(&self, at: Stamp) {
         self.saw_open(at);
-        // Most connections only read, which keeps the cache line shared.
-        if self.state.load(Ordering::Relaxed) != OPEN {
-            self.state.store(OPEN, Ordering::Relaxed);
-        }
+        self.closed.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the listener was open after this time.
@@ -53,17 +48,17 @@ impl AppListener {
     /// Notes that a connection was refused; returns true if the listener was open before. An app that has never been
     /// seen listening may still be starting.
     fn refuses(&self) -> bool {
-        self.state.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.open_at().is_some() && self.closes()
     }
 
-    /// Notes that the listener is gone while the pod is terminating; returns true if that was not known before.
-    fn refuses_at_end(&self) -> bool {
-        self.state.swap(CLOSED, Ordering::Relaxed) != CLOSED
+    /// Notes that the listener is gone; returns true if that was not known before.
+    fn closes(&self) -> bool {
+        !self.closed.swap(true, Ordering::Relaxed)
     }
 
     /// Returns true if the listener is known to be closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == CLOSED
+        self.closed.load(Ordering::Relaxed)
     }
 }
 
@@ -107,13 +102,14 @@ impl ProxyState {
         let at = self.clock.now();
         match listens(self.upstream, self.listen) {
             Some(true) => self.app.saw_open(at),
-            Some(false) if self.app.refuses_at_end() => self.listener_closed(),
+            Some(false) if self.app.closes() => self.listener_closed(),
             Some(false) | None => {}
         }
     }
 
     fn listener_closed(&self) {
-        self.journal.listener_closed(self.app.open_at(), self.clock.now());
+        self.journal.phase_at(ProxyPhase::LastListening, self.app.open_at());
+        self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
     }
 }
 

@@ -138,13 +138,6 @@ impl RowJournal {
         tracing::debug!(phase = phase.as_str(), "termination phase");
     }
 
-    /// Records that the app's listener was found closed, and when it was last seen open.
-    pub(super) fn listener_closed(&self, open_at: Option<Stamp>, at: Stamp) {
-        let open = open_at.map(|t_ns| ProxyLine::Phase { phase: ProxyPhase::LastListening, t_ns });
-        self.entries().notes.extend(open);
-        self.phase(ProxyPhase::ListenerClosed, at);
-    }
-
     /// Records a phase that is defined by the last of many events, if any occurred.
     pub(super) fn phase_at(&self, phase: ProxyPhase, at: Option<Stamp>) {
         if let Some(at) = at {
