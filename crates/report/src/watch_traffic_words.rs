@@ -83,16 +83,16 @@ fn lost_requests<'c>(lost: &Bounded, requests: &str, causes: impl Iterator<Item 
     }
 }
 
-/// Returns how many of the lost requests would be expected without the termination, if any.
+/// Returns how many of the lost requests would be expected without the termination, unless none would be.
 fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
-    let is_known_to_be_0 = background.is_some_and(|background| background.at_most == 0);
-    if lost.at_most == 0 || is_known_to_be_0 {
-        return None;
+    match background {
+        _ if lost.at_most == 0 => None,
+        None => Some("it is not known how many would be lost without the termination".to_owned()),
+        Some(background) if background.at_most == 0 => None,
+        Some(background) => {
+            Some(format!("without the termination, {} would be expected", bounded(background)))
+        }
     }
-    Some(match background {
-        Some(background) => format!("without the termination, {} would be expected", bounded(background)),
-        None => "it is not known how many would be lost without the termination".to_owned(),
-    })
 }
 
 /// Returns how precisely the time of a deletion is known, with advice if beats would date it.

@@ -57,8 +57,8 @@ fn refused_before_close(open_ms: Option<i64>) -> BTreeMap<Cause, u64> {
     service.delete(5000, "a");
     service.slice(5050, &["b", "c"], &["a"]);
     service.rules(5120, &["b", "c"]);
-    let phases = [(open_ms, ProxyPhase::LastListening), (Some(8000), ProxyPhase::ListenerClosed)];
-    for (ms, phase) in phases.into_iter().filter_map(|(ms, phase)| Some((ms?, phase))) {
+    let open = open_ms.map(|ms| (ms, ProxyPhase::LastListening));
+    for (ms, phase) in open.into_iter().chain([(8000, ProxyPhase::ListenerClosed)]) {
         let phase = EventKind::ProxyPhase { pod: "a".into(), phase };
         service.records.events.push(Event::new(at(ms), "a", phase));
     }

@@ -116,8 +116,10 @@ struct ClientRow<'a> {
 impl ClientRow<'_> {
     /// Returns the fit between the request and a pod that read it at `head`, on a clock known to ± `own_ns`. A pod
     /// reads a request after it was sent and before the client has the whole response. A request that the client gave
-    /// up on may still wait in a queue and be read after the client has gone, with any outcome.
-    fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
+    /// up on may still wait in a queue and be read after the client has gone, with any outcome. If the app closes a
+    /// connection before the proxy has read the request, the proxy first passes on the close, so it reads the request
+    /// after the client has seen the end.
+    fn fit(&self, head: Option<Stamp>, ended: ServedEnd, own_ns: Option<i64>) -> Fit {
         let Some(sent) = self.row.sent else { return Fit::Early };
         // The first WebSocket message has the same id as the handshake before it.
         let has_shaken_hands = self.row.status == Some(101);
@@ -129,28 +131,16 @@ impl ClientRow<'_> {
             self.row.outcome,
             Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled | Outcome::Cancelled
         );
+        let is_unanswered =
+            matches!(self.row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse);
+        let was_closed =
+            matches!(ended, ServedEnd::UpstreamEof | ServedEnd::UpstreamReset | ServedEnd::UpstreamRefused);
         if sent.ns_since(head) > slack_ns {
             Fit::Early
-        } else if head.ns_since(self.row.end) <= slack_ns || gave_up {
+        } else if head.ns_since(self.row.end) <= slack_ns || gave_up || is_unanswered && was_closed {
             Fit::Possible
         } else {
             Fit::Late
-        }
-    }
-
-    /// Returns the fit between a request that did not plainly succeed and a proxy's row. If the app closes a connection
-    /// before the proxy has read the request, the proxy first passes on the close, so it reads the request after the
-    /// client has seen the end.
-    fn fit_of(&self, served: &ServedRow, own_ns: Option<i64>) -> Fit {
-        let is_unanswered =
-            matches!(self.row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse);
-        let was_closed = matches!(
-            served.ended,
-            ServedEnd::UpstreamEof | ServedEnd::UpstreamReset | ServedEnd::UpstreamRefused
-        );
-        match self.fit(served.head, own_ns) {
-            Fit::Late if is_unanswered && was_closed => Fit::Possible,
-            fit => fit,
         }
     }
 }
@@ -319,7 +309,7 @@ impl Proxied {
         // The rounding adds to the uncertainty.
         let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
         let head = seen.head(self.base);
-        let fit = client.fit(head, own_ns);
+        let fit = client.fit(head, seen.ended(), own_ns);
         let mut misfits = Misfits::default();
         misfits.add(fit);
         let fits = fit == Fit::Possible;
@@ -337,7 +327,7 @@ impl Proxied {
             self.pods.get(*number as usize - 1)?.uncertainty_ns
         };
         let fitting = further.iter().filter(|served| {
-            let fit = client.fit(served.head, own_ns(served));
+            let fit = client.fit(served.head, served.ended, own_ns(served));
             misfits.add(fit);
             fit == Fit::Possible
         });
@@ -364,7 +354,7 @@ impl Proxied {
         let mut misfits = Misfits::default();
         let mut fitting = Vec::with_capacity(rows.len());
         for (served, own_ns) in rows {
-            let fit = client.fit_of(&served, own_ns);
+            let fit = client.fit(served.head, served.ended, own_ns);
             misfits.add(fit);
             if fit == Fit::Possible {
                 fitting.push(served);
