@@ -485,7 +485,8 @@ pub struct Recommendation {
     pub covers_all_seen_seconds: Option<u64>,
     /// That sleep, if it would have saved lost requests: a suggestion, not a proof.
     pub suggested_seconds: Option<u64>,
-    /// Lower end of the suggested range, if the window bounds leave more than a second open.
+    /// Lower end of the suggested range, if the window bounds leave more than a second open; no window of the run, of
+    /// any mode, is known to have lasted longer.
     pub suggested_from_seconds: Option<u64>,
     /// Measurement that would narrow that range.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -105,7 +105,7 @@ fn text_report_shows_dropped_requests() {
       This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
       95 % confidence; 26 more are needed to claim 90 % coverage. In the app's container: a preStop
       sleep of 1 s for pods that end one at a time (suggested by 3 terminations, not proven); it
-      outlasts every window seen.
+      outlasts each of their windows.
           lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time

@@ -361,7 +361,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             if let Some(sleep) = sleep_in_words(rec) {
                 let outlasts = match rec.suggested_from_seconds {
                     Some(from) => format!("no window is known to have lasted longer than {from} s"),
-                    None => "it outlasts every window seen".to_owned(),
+                    None => "it outlasts each of their windows".to_owned(),
                 };
                 out.push(format!("In the app's container: {sleep}; {outlasts}."));
             } else if let Some(covers) = rec.covers_all_seen_seconds {

@@ -117,7 +117,9 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
     let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
-    let least = stats::ceil_seconds(lasted_at_least_s.unwrap_or(0.0)).max(set.pre_stop_s + 1);
+    // One sleep serves all modes, so a range begins above every window of the run.
+    let known_s = crate::model::lasted_at_least_s(terminations, ground.groups).unwrap_or(0.0);
+    let least = stats::ceil_seconds(known_s).max(set.pre_stop_s + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
     let basis = RecommendationBasis {

@@ -127,6 +127,19 @@ proptest! {
     }
 }
 
+/// The two pods that are deleted together suggest 1 to 2 s, but the window of the third is known to have lasted longer
+/// than 1 s.
+#[test]
+fn sleep_range_exceeds_windows_of_other_modes() {
+    let gaps_ms = vec![451, 752, 1469, 0];
+    let result = simulated((4, 3, gaps_ms, vec![50, 155, 1029, 50], 35, false, 3_222_895_615_083_084_588));
+    let lower_s = result.terminations[2].windows[0].lower_s;
+    assert_eq!((result.terminations[2].mode, lower_s), (Mode::Isolated, Some(1.018)));
+    let of_two = result.recommendation.iter().find(|rec| rec.mode == Mode::Other).unwrap();
+    assert_eq!((of_two.suggested_from_seconds, of_two.suggested_seconds), (None, Some(2)));
+    is_above_its_bounds(&result);
+}
+
 #[test]
 fn group_window_raises_advised_sleep() {
     let result = recorded("gw-tr-1");
