@@ -1,7 +1,5 @@
 //! `rolldrop explain`: looks up a name from a report or gate in the docs.
 
-mod docs;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -10,7 +8,7 @@ use anyhow::bail;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
 use super::say::{print, text_options};
-use docs::{DocsEntry, NameKind};
+use rolldrop_report::docs_pages::{self, DocsEntry, NameKind};
 use rolldrop_scenario::nearest::alike;
 
 /// Maximum number of names that an error suggests.
@@ -34,7 +32,7 @@ impl ExplainArgs {
         let width = text_options(None).width.max(MIN_WIDTH);
         let text = match &self.name {
             Some(name) => explained(name, width)?,
-            None => list(&docs::entries(), width),
+            None => list(&docs_pages::entries(), width),
         };
         print(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -58,7 +56,7 @@ impl TypedValueParser for NameParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = names(&docs::entries());
+        let names = names(&docs_pages::entries());
         Some(Box::new(names.into_iter().map(|(name, kind)| PossibleValue::new(name).help(kind.one()))))
     }
 }
@@ -81,7 +79,7 @@ fn is_placeholder(part: &str) -> bool {
 
 /// Returns the explanation of a name from the docs, in all of its meanings.
 fn explained(name: &str, width: usize) -> anyhow::Result<String> {
-    let entries = docs::entries();
+    let entries = docs_pages::entries();
     let bare = &bare(name);
     let mut meant = meant(bare, &entries);
     if let Some(part) = of_part(bare, &entries) {

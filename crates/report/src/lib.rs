@@ -9,6 +9,7 @@ mod charts;
 mod check_words;
 mod comment;
 mod comparison_report;
+pub mod docs_pages;
 mod finding_words;
 mod format;
 mod github;

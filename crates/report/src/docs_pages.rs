@@ -3,9 +3,9 @@
 
 /// A page in the docs.
 #[derive(Debug)]
-pub(super) struct DocsPage {
+pub struct DocsPage {
     /// Path in the repository.
-    pub(super) path: &'static str,
+    pub path: &'static str,
     text: &'static str,
 }
 
@@ -16,21 +16,26 @@ macro_rules! pages {
 }
 
 /// Pages that explain names.
-pub(super) const PAGES: &[DocsPage] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
+const PAGES: &[DocsPage] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
 
 /// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NameKind {
+pub enum NameKind {
+    /// An outcome of a request.
     Outcome,
+    /// A cause of dropped requests.
     Cause,
+    /// A check of a gate.
     Check,
+    /// A stage of a pod's termination or start.
     Stage,
+    /// A finding of a report.
     Finding,
 }
 
 impl NameKind {
-    pub(super) const ALL: &'static [Self] =
-        &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
+    /// All kinds, in the order in which they are listed.
+    pub const ALL: &'static [Self] = &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
     /// Returns the kind of a table's rows, according to the heading of the first column.
     fn of_table(first: &str) -> Option<Self> {
@@ -45,7 +50,7 @@ impl NameKind {
     }
 
     /// Returns the singular description of the kind.
-    pub(super) fn one(self) -> &'static str {
+    pub fn one(self) -> &'static str {
         match self {
             Self::Outcome => "request outcome",
             Self::Cause => "cause of dropped requests",
@@ -56,7 +61,7 @@ impl NameKind {
     }
 
     /// Returns the heading for a list of this kind.
-    pub(super) fn all(self) -> &'static str {
+    pub fn all(self) -> &'static str {
         match self {
             Self::Outcome => "Outcomes: what happened to a request on the wire",
             Self::Cause => "Causes: why a request was dropped",
@@ -69,18 +74,20 @@ impl NameKind {
 
 /// A table row.
 #[derive(Debug)]
-pub(super) struct DocsEntry {
-    pub(super) kind: NameKind,
+pub struct DocsEntry {
+    /// What the names are names of.
+    pub kind: NameKind,
     /// Names that the row explains; most rows have one.
-    pub(super) names: Vec<&'static str>,
+    pub names: Vec<&'static str>,
     /// Other cells with content, each with its column heading.
-    pub(super) cells: Vec<(&'static str, String)>,
-    pub(super) page: &'static DocsPage,
+    pub cells: Vec<(&'static str, String)>,
+    /// Page with the table.
+    pub page: &'static DocsPage,
 }
 
 impl DocsEntry {
     /// Returns the paragraphs and list items on the same page that mention one of the names.
-    pub(super) fn mentions(&self) -> Vec<String> {
+    pub fn mentions(&self) -> Vec<String> {
         let is_mentioned =
             |block: &String| self.names.iter().any(|name| block.contains(&format!("`{name}`")));
         blocks(self.page.text).into_iter().filter(is_mentioned).map(|block| plain(&block)).collect()
@@ -88,7 +95,7 @@ impl DocsEntry {
 }
 
 /// Returns every row that explains a name, in the order of the docs.
-pub(super) fn entries() -> Vec<DocsEntry> {
+pub fn entries() -> Vec<DocsEntry> {
     let mut entries = Vec::new();
     for page in PAGES {
         let mut header: Option<Vec<&str>> = None;
