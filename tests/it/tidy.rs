@@ -54,6 +54,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "judge",
     "report",
     "campaign",
+    "watch",
     "lab",
     "workload",
     "rolldrop",

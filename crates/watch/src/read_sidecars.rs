@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli::say::say;
+use crate::viewer::WatchViewer;
 use rolldrop_drive::collect::{JournalDelivery, JournalDeliveryKind, SidecarSource};
 use rolldrop_explain::gateway_traffic::GatewayTraffic;
 use rolldrop_explain::model::LogGap;
 
 /// Sidecars whose journals are read.
 #[derive(Debug)]
-pub(super) struct ReadSidecars {
+pub(crate) struct ReadSidecars {
     names: Vec<String>,
     /// Arguments whose latest pod's journal was not read, or not completely.
     unread: BTreeSet<usize>,
@@ -18,24 +18,31 @@ pub(super) struct ReadSidecars {
 }
 
 impl ReadSidecars {
-    pub(super) fn of(sources: &[SidecarSource]) -> Self {
+    pub(crate) fn of(sources: &[SidecarSource]) -> Self {
         let names = sources.iter().map(ToString::to_string).collect();
         Self { names, unread: BTreeSet::new(), warned: BTreeSet::new() }
     }
 
     /// Returns the name of an argument.
-    pub(super) fn name(&self, number: usize) -> &str {
+    pub(crate) fn name(&self, number: usize) -> &str {
         &self.names[number]
     }
 
     /// Processes what a journal delivered. Returns the gap, if rows may be missing.
-    pub(super) fn take(&mut self, traffic: &mut GatewayTraffic, delivery: JournalDelivery) -> Option<LogGap> {
+    pub(crate) fn take(
+        &mut self,
+        traffic: &mut GatewayTraffic,
+        delivery: JournalDelivery,
+        viewer: &dyn WatchViewer,
+    ) -> Option<LogGap> {
         let JournalDelivery { number, uid, log, kind } = delivery;
         let name = &self.names[number];
         if !traffic.add_journal(&log, &uid, name) {
             // Each of its requests would count twice.
             if self.warned.insert(number) {
-                say(&format!("warning: --sidecars names the sidecar {log} twice: {name} does not count"));
+                viewer.say(&format!(
+                    "warning: --sidecars names the sidecar {log} twice: {name} does not count"
+                ));
             }
             return None;
         }
@@ -49,7 +56,7 @@ impl ReadSidecars {
             JournalDeliveryKind::Warning(what) => {
                 self.unread.insert(number);
                 if self.warned.insert(number) {
-                    say(&format!("warning: {what}"));
+                    viewer.say(&format!("warning: {what}"));
                 }
             }
             JournalDeliveryKind::Gap { from, to, why } => {
@@ -63,7 +70,7 @@ impl ReadSidecars {
     }
 
     /// Returns the arguments whose latest pod's journal was not read, or not completely.
-    pub(super) fn unread(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &str> {
         self.unread.iter().map(|number| self.names[*number].as_str())
     }
 }

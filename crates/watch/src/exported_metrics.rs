@@ -1,10 +1,11 @@
 //! Exports the metrics of `rolldrop watch --metrics`: counts over terminations, and the health of what the watch reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::gateway_lines::{GatewayLines, LogArg};
-use super::metrics_port::MetricsPort;
-use crate::cli::say::say;
+use crate::gateway_lines::{GatewayLines, LogArg};
+use crate::metrics_port::MetricsPort;
+use crate::viewer::WatchViewer;
 use rolldrop_drive::collect::SidecarSource;
 use rolldrop_drive::observe::TerminationWatches;
 use rolldrop_explain::model::{LogGap, WatchedTermination};
@@ -13,26 +14,32 @@ use rolldrop_record::{EventKind, Stamp};
 use rolldrop_report::{MAX_WORKLOADS, SourceHealth, WatchMetrics};
 
 /// Metrics behind an open port.
-pub(super) struct ExportedMetrics {
+pub(crate) struct ExportedMetrics {
     port: MetricsPort,
     metrics: WatchMetrics,
     /// Health of each source, by name.
     sources: BTreeMap<String, SourceHealth>,
     has_told_limit: bool,
+    viewer: Arc<dyn WatchViewer>,
 }
 
 impl ExportedMetrics {
-    pub(super) fn of(port: MetricsPort, logs: &[LogArg], sidecars: &[SidecarSource]) -> Self {
-        say(&format!("metrics are at http://{}/metrics", port.address));
+    pub(crate) fn of(
+        port: MetricsPort,
+        logs: &[LogArg],
+        sidecars: &[SidecarSource],
+        viewer: Arc<dyn WatchViewer>,
+    ) -> Self {
+        viewer.say(&format!("metrics are at http://{}/metrics", port.address));
         let health = |unread| SourceHealth { is_up: true, unread, ..SourceHealth::default() };
         let logs = logs.iter().map(|log| (log.name.clone(), health(Some(0))));
         let sidecars = sidecars.iter().map(|of| (of.to_string(), health(None)));
         let sources = logs.chain(sidecars).collect();
-        Self { port, metrics: WatchMetrics::default(), sources, has_told_limit: false }
+        Self { port, metrics: WatchMetrics::default(), sources, has_told_limit: false, viewer }
     }
 
     /// Notes an event of the watches.
-    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+    pub(crate) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::WatchGap { resource, from } => self.add_gap(resource, *from, at),
             // Such a watch shows no sign of life.
@@ -42,7 +49,7 @@ impl ExportedMetrics {
     }
 
     /// Notes a period in which lines of a log may be missing.
-    pub(super) fn add_log_gap(&mut self, source: &str, gap: &LogGap) {
+    pub(crate) fn add_log_gap(&mut self, source: &str, gap: &LogGap) {
         match gap.to_ns {
             Some(to) => self.add_gap(source, gap.from_ns, to),
             None => self.mark_down(source),
@@ -59,18 +66,18 @@ impl ExportedMetrics {
     }
 
     /// Counts a termination.
-    pub(super) fn add(&mut self, now: Stamp, end: &WatchedTermination) {
+    pub(crate) fn add(&mut self, now: Stamp, end: &WatchedTermination) {
         self.metrics.add(now, end);
         if self.metrics.has_others() && !self.has_told_limit {
             self.has_told_limit = true;
-            say(&format!(
+            self.viewer.say(&format!(
                 "more than {MAX_WORKLOADS} workloads: the metrics count the rest together, as \"(others)\""
             ));
         }
     }
 
     /// Responds to the scrapers that are waiting.
-    pub(super) fn respond(
+    pub(crate) fn respond(
         &mut self,
         watch: &TerminationWatch,
         watches: &TerminationWatches,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::say::say;
+use crate::viewer::WatchViewer;
 use rolldrop_drive::observe::LogSource;
 use rolldrop_explain::model::WatchedTermination;
 use rolldrop_record::event::{Change, WorkloadEvent};
@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 4096;
 
 /// Consumers that workloads declare.
 #[derive(Debug, Default)]
-pub(super) struct DeclaredConsumers(BTreeMap<(String, String), Declaration>);
+pub(crate) struct DeclaredConsumers(BTreeMap<(String, String), Declaration>);
 
 #[derive(Debug)]
 struct Declaration {
@@ -23,7 +23,7 @@ struct Declaration {
 
 impl DeclaredConsumers {
     /// Processes the state of a workload. Warns once about a value that names no sources.
-    pub(super) fn observe(&mut self, namespace: &str, event: &WorkloadEvent) {
+    pub(crate) fn observe(&mut self, namespace: &str, event: &WorkloadEvent, viewer: &dyn WatchViewer) {
         let workload = event.workload.replace('/', " ");
         let key = (namespace.to_owned(), workload);
         let Some(value) = event.consumers.as_ref().filter(|_| event.change != Change::Deleted) else {
@@ -35,7 +35,7 @@ impl DeclaredConsumers {
         }
         let sources = sources(value);
         if let Err(why) = &sources {
-            say(&format!(
+            viewer.say(&format!(
                 "warning: the annotation rolldrop.dev/consumers of {} in {namespace} is ignored: {why}",
                 key.1
             ));
@@ -44,7 +44,7 @@ impl DeclaredConsumers {
     }
 
     /// Returns the sources that the workload of a termination declares; `None` if it declares none.
-    pub(super) fn of(&self, end: &WatchedTermination) -> Option<&BTreeSet<String>> {
+    pub(crate) fn of(&self, end: &WatchedTermination) -> Option<&BTreeSet<String>> {
         self.0.get(&(end.namespace.clone(), end.workload.clone()?))?.sources.as_ref()
     }
 }
@@ -61,6 +61,7 @@ fn sources(value: &str) -> Result<BTreeSet<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::viewer::NoViewer;
 
     fn read(value: &str) -> Result<Vec<String>, String> {
         Ok(sources(value)?.into_iter().collect())
@@ -96,7 +97,7 @@ mod tests {
                 max_unavailable: None,
                 consumers: consumers.map(str::to_owned),
             };
-            declared.observe("shop", &event);
+            declared.observe("shop", &event, &NoViewer);
             let known = declared.0.get(&("shop".to_owned(), "Deployment web".to_owned()));
             known.map(|known| known.sources.as_ref().map(BTreeSet::len))
         };

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-
-use crate::cli::say::say;
+use crate::error::{Result, WatchError};
+use crate::viewer::WatchViewer;
 use rolldrop_record::termination_store::{StoreError, StoreLimits, TerminationStore};
 use rolldrop_record::{Stamp, shown};
 use rolldrop_report::{EarlierRecord, WatchOutput, WatchedSpan, rfc3339_seconds};
@@ -15,7 +14,7 @@ use rolldrop_report::{EarlierRecord, WatchOutput, WatchedSpan, rfc3339_seconds};
 const WATCHED_EVERY: Duration = Duration::from_secs(10);
 
 /// A history to which this watch writes.
-pub(super) struct KeptHistory {
+pub(crate) struct KeptHistory {
     store: TerminationStore,
     /// UIDs of existing pods whose terminations earlier watches have recorded. A pod that its kubelet evicted may exist
     /// for days.
@@ -31,13 +30,14 @@ pub(super) struct KeptHistory {
 impl KeptHistory {
     /// Opens the history in a directory, for a watch of one or all namespaces that has just begun and has listed pods
     /// with these UIDs.
-    pub(super) fn open(
+    pub(crate) fn open(
         dir: &Path,
         cluster: &str,
         namespace: Option<String>,
         now: Stamp,
         listed: &HashSet<&str>,
-    ) -> anyhow::Result<Self> {
+        viewer: &dyn WatchViewer,
+    ) -> Result<Self> {
         // Records contain text in this form.
         let cluster = shown::one_line(cluster).into_owned();
         let mut earlier = HashSet::new();
@@ -50,16 +50,15 @@ impl KeptHistory {
             Ok(())
         };
         let opened = TerminationStore::open(dir, StoreLimits::default(), &mut take);
-        let (store, lost) =
-            opened.with_context(|| format!("failed to open the history in {}", dir.display()))?;
-        lost.iter().for_each(|lost| say(lost));
+        let failed = |source| WatchError::History { dir: dir.to_owned(), source };
+        let (store, lost) = opened.map_err(failed)?;
+        lost.iter().for_each(|lost| viewer.say(lost));
         if let Some((other, until)) = last {
             if other != cluster {
-                let dir = dir.display();
-                bail!("{dir} contains the history of {other}: choose another directory for {cluster}");
+                return Err(WatchError::OtherCluster { dir: dir.to_owned(), other, cluster });
             }
             let (from, to) = (rfc3339_seconds(until), rfc3339_seconds(now));
-            say(&format!(
+            viewer.say(&format!(
                 "the history in {} continues; no watch is known to have run from {from} to {to}",
                 dir.display()
             ));
@@ -68,19 +67,19 @@ impl KeptHistory {
     }
 
     /// Returns true if an earlier watch has recorded this pod's termination.
-    pub(super) fn has(&self, uid: &str) -> bool {
+    pub(crate) fn has(&self, uid: &str) -> bool {
         self.earlier.contains(uid)
     }
 
     /// Records a termination or a gap.
-    pub(super) fn add(&mut self, now: Stamp, record: &WatchOutput) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, now: Stamp, record: &WatchOutput) -> Result<()> {
         self.store.append(now, &*shown::values(record)).map_err(|error| self.lost(error))?;
         self.has_news = true;
         Ok(())
     }
 
     /// Records that all terminations up to a time are recorded, and deletes old records.
-    pub(super) fn watched_until(&mut self, now: Stamp, until: Stamp) -> anyhow::Result<()> {
+    pub(crate) fn watched_until(&mut self, now: Stamp, until: Stamp) -> Result<()> {
         if until <= self.watched_until {
             return Ok(());
         }
@@ -96,15 +95,11 @@ impl KeptHistory {
     }
 
     /// Returns true if the watched time should be recorded.
-    pub(super) fn is_due(&self, until: Stamp) -> bool {
+    pub(crate) fn is_due(&self, until: Stamp) -> bool {
         self.has_news || until > self.watched_until + WATCHED_EVERY
     }
 
-    fn lost(&self, error: StoreError) -> anyhow::Error {
-        let since = rfc3339_seconds(self.watched_until);
-        anyhow::Error::new(error).context(format!(
-            "failed to write the history: pods that were terminated after {since} may be missing from it; make room, \
-             and start the watch again"
-        ))
+    fn lost(&self, source: StoreError) -> WatchError {
+        WatchError::HistoryLost { since: rfc3339_seconds(self.watched_until), source }
     }
 }

@@ -7,7 +7,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -21,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::error::{Result, WatchError};
 use rolldrop_record::metrics_text::MetricsFormat;
 
 /// Maximum number of connections; further ones wait.
@@ -39,8 +39,8 @@ struct Scrape {
 }
 
 /// An open port.
-pub(super) struct MetricsPort {
-    pub(super) address: SocketAddr,
+pub struct MetricsPort {
+    pub(crate) address: SocketAddr,
     scrapes: mpsc::Receiver<Scrape>,
     /// The server, which stops when this is dropped.
     _server: JoinSet<()>,
@@ -51,10 +51,10 @@ impl MetricsPort {
     ///
     /// # Errors
     /// Fails if the address cannot be bound.
-    pub(super) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
-        let bound = TcpListener::bind(address).await;
-        let listener = bound.with_context(|| format!("failed to open the port {address} for metrics"))?;
-        let address = listener.local_addr()?;
+    pub async fn open(address: SocketAddr) -> Result<Self> {
+        let failed = |source| WatchError::MetricsPort { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         let (sender, scrapes) = mpsc::channel(CONNECTIONS);
         let mut server = JoinSet::new();
         server.spawn(serve(listener, sender));
@@ -62,7 +62,7 @@ impl MetricsPort {
     }
 
     /// Responds to the scrapers that are waiting, with one rendering for each format.
-    pub(super) fn respond(&mut self, mut render: impl FnMut(MetricsFormat) -> String) {
+    pub(crate) fn respond(&mut self, mut render: impl FnMut(MetricsFormat) -> String) {
         let (mut prometheus, mut open_metrics) = (None, None);
         while let Ok(Scrape { format, respond }) = self.scrapes.try_recv() {
             let rendered = match format {
@@ -219,6 +219,7 @@ mod tests {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let opened = MetricsPort::open(taken.local_addr().expect("an address")).await;
         let error = opened.err().expect("an error");
-        assert!(format!("{error:#}").contains("Address already in use"), "{error:#}");
+        let WatchError::MetricsPort { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
     }
 }

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::bail;
-
-use super::declared_consumers::DeclaredConsumers;
-use super::read_sidecars::ReadSidecars;
-use crate::cli::say::say;
+use crate::declared_consumers::DeclaredConsumers;
+use crate::error::{Result, WatchError};
+use crate::read_sidecars::ReadSidecars;
+use crate::viewer::WatchViewer;
 use rolldrop_accesslog::LogFormat;
 use rolldrop_drive::collect::{JournalDelivery, SidecarSource};
 use rolldrop_drive::observe::{LogDelivery, LogDeliveryKind, LogSource};
@@ -22,17 +21,17 @@ const TRIED: u64 = 10;
 
 /// Value of `--logs`: a source and its format.
 #[derive(Clone, Debug)]
-pub(super) struct LogArg {
+pub struct LogArg {
     /// The source, as given by the user.
-    pub(super) name: String,
-    pub(super) source: LogSource,
+    pub(crate) name: String,
+    pub(crate) source: LogSource,
     format: LogFormat,
 }
 
 impl FromStr for LogArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
         let Some((source, format)) = text.split_once('=') else {
             return Err(format!(
                 "{text:?} names no format: use SOURCE=FORMAT, such as edge/deployment/envoy=envoy-json"
@@ -44,8 +43,7 @@ impl FromStr for LogArg {
 }
 
 /// Requests in these logs, and in the journals of sidecars.
-#[derive(Debug)]
-pub(super) struct GatewayLines {
+pub(crate) struct GatewayLines {
     logs: Vec<LogArg>,
     sidecars: ReadSidecars,
     traffic: GatewayTraffic,
@@ -54,11 +52,17 @@ pub(super) struct GatewayLines {
     read: BTreeMap<Arc<str>, (usize, LogReading)>,
     /// Logs that later arguments name as well.
     named_twice: BTreeSet<Arc<str>>,
+    viewer: Arc<dyn WatchViewer>,
 }
 
 impl GatewayLines {
     /// Starts without lines. `begun` is the time from which the logs are read.
-    pub(super) fn of(logs: &[LogArg], sidecars: &[SidecarSource], begun: Stamp) -> Self {
+    pub(crate) fn of(
+        logs: &[LogArg],
+        sidecars: &[SidecarSource],
+        begun: Stamp,
+        viewer: Arc<dyn WatchViewer>,
+    ) -> Self {
         Self {
             logs: logs.to_vec(),
             sidecars: ReadSidecars::of(sidecars),
@@ -66,19 +70,20 @@ impl GatewayLines {
             declared: DeclaredConsumers::default(),
             read: BTreeMap::new(),
             named_twice: BTreeSet::new(),
+            viewer,
         }
     }
 
     /// Processes an event of the watches.
-    pub(super) fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
+    pub(crate) fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
         self.traffic.observe(at, kind);
         if let EventKind::Workload(event) = kind {
-            self.declared.observe(namespace.unwrap_or_default(), event);
+            self.declared.observe(namespace.unwrap_or_default(), event, &*self.viewer);
         }
     }
 
     /// Returns the time after which all lines about a pod that is gone have been read. A sidecar ends before its pod.
-    pub(super) fn complete_within_ns(&self) -> i64 {
+    pub(crate) fn complete_within_ns(&self) -> i64 {
         if self.logs.is_empty() { 0 } else { LINES_WITHIN_NS }
     }
 
@@ -86,11 +91,11 @@ impl GatewayLines {
     ///
     /// # Errors
     /// Does not fail, as all requests are in memory.
-    pub(super) fn explain(
+    pub(crate) fn explain(
         &mut self,
         end: &WatchedTermination,
         until: Stamp,
-    ) -> anyhow::Result<Option<TerminationTraffic>> {
+    ) -> Result<Option<TerminationTraffic>> {
         let mut traffic = self.traffic.explain(end, until)?;
         if let Some(traffic) = &mut traffic {
             traffic.consumers.declared = self.declared.of(end).cloned();
@@ -99,7 +104,7 @@ impl GatewayLines {
     }
 
     /// Forgets what no later termination needs.
-    pub(super) fn forget_before(&mut self, now: Stamp) {
+    pub(crate) fn forget_before(&mut self, now: Stamp) {
         self.traffic.forget_before(now);
     }
 
@@ -107,7 +112,7 @@ impl GatewayLines {
     ///
     /// # Errors
     /// Fails if none of the first lines of a log is in its format.
-    pub(super) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<Option<LogGap>> {
+    pub(crate) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> Result<Option<LogGap>> {
         let LogDelivery { number, source, kind } = delivery;
         let reading = || {
             self.traffic.add_log(Arc::clone(&source), self.logs[number].source.to_string());
@@ -117,16 +122,23 @@ impl GatewayLines {
         if *first != number {
             // Each of its requests would count twice.
             if self.named_twice.insert(Arc::clone(&source)) {
-                say(&format!("warning: --logs names the log {source} twice: only the first one counts"));
+                self.viewer
+                    .say(&format!("warning: --logs names the log {source} twice: only the first one counts"));
             }
             return Ok(None);
         }
-        let traffic = &mut self.traffic;
+        let (traffic, viewer) = (&mut self.traffic, &*self.viewer);
         match kind {
             LogDeliveryKind::Line { arrived, bytes, .. } => match self.logs[number].format.parse(&bytes) {
                 Ok(None) => {}
                 Ok(Some(line)) if line.earliest == Stamp::default() => {
-                    unreadable(read, traffic, now, "it does not show how long the request took".to_owned());
+                    unreadable(
+                        read,
+                        traffic,
+                        viewer,
+                        now,
+                        "it does not show how long the request took".to_owned(),
+                    );
                 }
                 Ok(Some(line)) => {
                     read.lines += 1;
@@ -139,15 +151,17 @@ impl GatewayLines {
                 }
                 // A client can make a line of its own unreadable, but not all of them.
                 Err(error) if read.lines == 0 && read.unreadable + 1 >= TRIED => {
-                    let format = &self.logs[number].format;
-                    bail!(
-                        "none of the first {TRIED} lines of the log {source} is in the format {format}: {error}"
-                    );
+                    return Err(WatchError::LogFormat {
+                        tried: TRIED,
+                        log: source.to_string(),
+                        format: self.logs[number].format.to_string(),
+                        why: error.to_string(),
+                    });
                 }
-                Err(error) => unreadable(read, traffic, now, error.to_string()),
+                Err(error) => unreadable(read, traffic, viewer, now, error.to_string()),
             },
             LogDeliveryKind::LongLine { length, .. } => {
-                unreadable(read, traffic, now, format!("it has {length} bytes"));
+                unreadable(read, traffic, viewer, now, format!("it has {length} bytes"));
             }
             LogDeliveryKind::Interrupted { from } => traffic.interrupt(&source, from),
             LogDeliveryKind::Resumed => traffic.resume(&source),
@@ -172,43 +186,49 @@ impl GatewayLines {
     }
 
     /// Processes what a sidecar's journal delivered. Returns the gap, if rows may be missing.
-    pub(super) fn take_journal(&mut self, delivery: JournalDelivery) -> Option<LogGap> {
-        self.sidecars.take(&mut self.traffic, delivery)
+    pub(crate) fn take_journal(&mut self, delivery: JournalDelivery) -> Option<LogGap> {
+        self.sidecars.take(&mut self.traffic, delivery, &*self.viewer)
     }
 
     /// Returns the sidecars that this argument names.
-    pub(super) fn sidecar_name(&self, number: usize) -> &str {
+    pub(crate) fn sidecar_name(&self, number: usize) -> &str {
         self.sidecars.name(number)
     }
 
     /// Returns the source that this argument names.
-    pub(super) fn name(&self, number: usize) -> &str {
+    pub(crate) fn name(&self, number: usize) -> &str {
         &self.logs[number].name
     }
 
     /// Returns, for each log, the name of its source and the number of lines that could not be read.
-    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub(crate) fn unread(&self) -> impl Iterator<Item = (&str, u64)> {
         self.read.values().map(|(number, read)| (self.logs[*number].name.as_str(), read.unreadable))
     }
 
     /// Returns the sources with a log that cannot be read at the moment.
-    pub(super) fn interrupted(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn interrupted(&self) -> impl Iterator<Item = &str> {
         let read = self.traffic.interrupted().filter_map(|log| self.read.get(log));
         read.map(|(number, _)| self.logs[*number].name.as_str()).chain(self.sidecars.unread())
     }
 
     /// Returns what was read from each log.
-    pub(super) fn readings(&self) -> impl Iterator<Item = &LogReading> {
+    pub(crate) fn readings(&self) -> impl Iterator<Item = &LogReading> {
         self.read.values().map(|(_, read)| read)
     }
 }
 
 /// Counts a line that could not be read, and warns about the first one.
-fn unreadable(read: &mut LogReading, traffic: &mut GatewayTraffic, now: Stamp, why: String) {
+fn unreadable(
+    read: &mut LogReading,
+    traffic: &mut GatewayTraffic,
+    viewer: &dyn WatchViewer,
+    now: Stamp,
+    why: String,
+) {
     traffic.add_unreadable(&read.source, now);
     read.unreadable += 1;
     if read.example.is_none() {
-        say(&format!("warning: a line of the log {} could not be read: {why}", read.source));
+        viewer.say(&format!("warning: a line of the log {} could not be read: {why}", read.source));
         read.example = Some(why);
     }
 }
@@ -216,11 +236,12 @@ fn unreadable(read: &mut LogReading, traffic: &mut GatewayTraffic, now: Stamp, w
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::viewer::NoViewer;
 
     #[test]
     fn log_named_twice_counts_once() {
         let logs = ["edge/deployment/web=caddy", "edge/pod/web-x=caddy"].map(|log| log.parse().unwrap());
-        let mut lines = GatewayLines::of(&logs, &[], Stamp::default());
+        let mut lines = GatewayLines::of(&logs, &[], Stamp::default(), Arc::new(NoViewer));
         let bytes = br#"{"level":"info","logger":"http.log.access","ts":1795947833.5,"request":{},"duration":0.1,"size":2,"status":200}"#;
         for number in [1, 0, 1, 1] {
             let (arrived, bytes) = (Stamp::default(), bytes[..].into());
