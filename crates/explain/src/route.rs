@@ -4,13 +4,10 @@
 pub(crate) mod arrivals;
 mod balance_bound;
 pub(crate) mod balanced_reach;
-mod connection_pods;
 pub(crate) mod death;
 pub(crate) mod facts;
 pub(crate) mod gateway;
-pub(crate) mod lost_streams;
 pub(crate) mod observations;
-pub(crate) mod port_reuse;
 pub(crate) mod tries;
 pub(crate) mod window;
 

@@ -9,6 +9,7 @@ mod beat_bounds;
 pub(crate) mod by_name;
 pub mod clocks;
 mod commands;
+pub(crate) mod connections;
 mod conntrack_evidence;
 mod consumer_kind;
 pub(crate) mod drop_policy;

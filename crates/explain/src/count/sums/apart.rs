@@ -3,7 +3,7 @@
 use super::{OutcomeClass, Sums, ValueHistogram, latency_ns, of_target, targets};
 use crate::count::outages::Outages;
 use crate::count::while_ending;
-use crate::route::lost_streams::StreamCarriers;
+use crate::timeline::connections::lost_streams::StreamCarriers;
 use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::Phase;
