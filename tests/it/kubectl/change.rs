@@ -33,8 +33,11 @@ fn patch_supports_all_three_types() {
     assert_eq!(web["spec"]["minReadySeconds"], 1);
     assert_eq!(web["metadata"]["labels"], serde_json::json!({"tier": "front"}));
     assert_eq!(web["spec"]["replicas"], 1);
-    let unchanged = kubectl.ok(r#"patch deployment web -p {"spec":{"minReadySeconds":1}}"#);
-    assert_eq!(unchanged, "deployment.apps/web patched (no change)\n");
+    // No controller changes this object between kubectl's two looks at it.
+    kubectl.ok("create configmap settings");
+    let patch = || kubectl.ok(r#"patch configmap settings -p {"data":{"color":"blue"}}"#);
+    assert_eq!(patch(), "configmap/settings patched\n");
+    assert_eq!(patch(), "configmap/settings patched (no change)\n");
     let invalid = kubectl.fails(r#"patch deployment web -p {"spec":{"replicas":-1}}"#);
     assert!(
         invalid.contains("spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
