@@ -46,7 +46,7 @@ pub struct RankedWorkload {
     pub long_sleep: Option<LongSleep>,
 }
 
-/// Requests from gateways to a workload's terminating pods.
+/// Requests from gateways to the terminating pods of one or more workloads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadTraffic {
     /// Number of terminations whose pods appear in the logs.
@@ -127,7 +127,8 @@ impl UnresolvedWindow {
 }
 
 impl WorkloadTraffic {
-    fn add(&mut self, end: &WatchedTermination) {
+    /// Adds the requests to a pod.
+    pub fn add(&mut self, end: &WatchedTermination) {
         let Some(traffic) = &end.traffic else { return };
         self.terminations += 1;
         self.with_gaps += u64::from(!traffic.gaps.is_empty());
@@ -172,9 +173,14 @@ impl WorkloadTraffic {
         }
     }
 
+    /// Returns the maximum number of the certainly lost requests that may have been lost without the terminations.
+    pub fn background_at_most(&self) -> u64 {
+        self.background.at_most + self.lost_without_background
+    }
+
     /// Returns the number of requests that terminations certainly lost.
     pub fn surely_lost(&self) -> u64 {
-        self.lost.at_least.saturating_sub(self.background.at_most + self.lost_without_background)
+        self.lost.at_least.saturating_sub(self.background_at_most())
     }
 }
 

@@ -10,8 +10,8 @@ use super::ending_checks::PodTally;
 use super::request_checks::amount;
 use crate::judgements::basis::{Basis, FigureDoubt, LongestWindow, Measured, WindowOwner};
 use crate::judgements::gate_check::{Check, CheckEvidence};
+use rolldrop_explain::count::workload_ranking::WorkloadTraffic;
 use rolldrop_explain::model::{Bounded, TerminationTraffic, Unit, WatchedTermination};
-use rolldrop_record::Cause;
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 
 /// Keys of the limits in `expect` that a history can be judged by.
@@ -27,26 +27,9 @@ pub struct HistorySums {
     /// Terminations by exit code of the main container.
     exits: BTreeMap<i32, u64>,
     unseen_exits: u64,
-    losses: HistoryLosses,
+    /// Requests to the pods, as shown by gateway logs.
+    traffic: WorkloadTraffic,
     windows: HistoryWindows,
-}
-
-/// Requests to terminating pods, as shown by gateway logs.
-#[derive(Debug, Default)]
-struct HistoryLosses {
-    requests: u64,
-    lost: Bounded,
-    by_cause: BTreeMap<Cause, Bounded>,
-    streams_cut: Bounded,
-    /// Number of terminations for which the logs do not show which streams were cut.
-    streams_cut_unknown: u64,
-    /// Maximum number of certainly lost requests that may have been lost without the terminations.
-    background_at_most: u64,
-    not_observable: u64,
-    /// Number of terminations whose pods appear in no log.
-    in_no_log: u64,
-    /// Number of terminations for which lines may be missing.
-    with_gaps: u64,
 }
 
 /// The windows in a history.
@@ -69,12 +52,9 @@ impl HistorySums {
             Some(code) => *self.exits.entry(code).or_default() += 1,
             None => self.unseen_exits += 1,
         }
-        match &end.traffic {
-            Some(traffic) => {
-                self.losses.add(traffic);
-                self.windows.add(&end.pod, traffic);
-            }
-            None => self.losses.in_no_log += 1,
+        self.traffic.add(end);
+        if let Some(traffic) = &end.traffic {
+            self.windows.add(&end.pod, traffic);
         }
     }
 
@@ -90,20 +70,20 @@ impl HistorySums {
         let is_default = expect.is_empty() || expect.limits == Some(Limits::Default);
         let none = is_default.then(|| Bounds { max: Some(0), ..Bounds::default() });
         let none_lost = is_default.then(|| Bounds { max: Some(Amount::Count(0)), ..Bounds::default() });
-        let missing = self.losses.doubts(unwatched.as_ref());
+        let missing = self.missing(unwatched.as_ref());
         let mut checks = Vec::new();
         if let Some(bounds) = expect.dropped.map(|limits| limits.total()).or(none_lost) {
-            checks.extend(self.lost("dropped", self.losses.lost, bounds, &missing));
+            checks.extend(self.lost("dropped", self.traffic.lost, bounds, &missing));
         }
         for (cause, bounds) in &expect.causes {
-            let lost = self.losses.by_cause.get(cause).copied().unwrap_or_default();
+            let lost = self.traffic.by_cause.get(cause).copied().unwrap_or_default();
             checks.extend(self.lost(&format!("causes.{cause}"), lost, *bounds, &missing));
         }
         if let Some(bounds) = expect.streams.and_then(|limits| limits.cut) {
-            let unknown = Some(self.losses.streams_cut_unknown).filter(|unknown| *unknown > 0);
+            let unknown = Some(self.traffic.streams_cut_unknown).filter(|unknown| *unknown > 0);
             let unknown = unknown.map(FigureDoubt::StreamsCutUnknown);
             let missing: Vec<FigureDoubt> = missing.iter().cloned().chain(unknown).collect();
-            checks.extend(self.lost("streams.cut", self.losses.streams_cut, bounds, &missing));
+            checks.extend(self.lost("streams.cut", self.traffic.streams_cut, bounds, &missing));
         }
         if let Some(bounds) = expect.terminations {
             let n = PodTally { happened: self.terminations, unknown: 0 };
@@ -132,6 +112,14 @@ impl HistorySums {
         checks
     }
 
+    /// Returns the reasons why losses may be missing.
+    fn missing(&self, unwatched: Option<&FigureDoubt>) -> Vec<FigureDoubt> {
+        let some = |number: u64, doubt: fn(u64) -> FigureDoubt| (number > 0).then(|| doubt(number));
+        let in_no_log = some(self.terminations - self.traffic.terminations, FigureDoubt::InNoLog);
+        let with_gaps = some(self.traffic.with_gaps, FigureDoubt::LinesMissing);
+        unwatched.cloned().into_iter().chain(in_no_log).chain(with_gaps).collect()
+    }
+
     /// Returns an inconclusive check if no pod ended, unless the expectations allow that.
     fn nothing_ended(&self, expect: &Expect) -> Option<Check> {
         let is_allowed =
@@ -150,7 +138,8 @@ impl HistorySums {
     /// Checks a number of lost requests, or their share of the requests to terminating pods. `missing` gives the
     /// reasons why there may be others.
     fn lost(&self, name: &str, lost: Bounded, bounds: Bounds<Amount>, missing: &[FigureDoubt]) -> Vec<Check> {
-        let HistoryLosses { requests, background_at_most, not_observable, .. } = self.losses;
+        let WorkloadTraffic { requests, not_observable, .. } = self.traffic;
+        let background_at_most = self.traffic.background_at_most();
         let most = missing.is_empty().then_some((lost.at_most + not_observable) as f64);
         let shared = lost.at_most - lost.at_least;
         let further = [
@@ -173,28 +162,6 @@ impl HistorySums {
                     .because(basis.clone())
             }
         })
-    }
-}
-
-impl HistoryLosses {
-    fn add(&mut self, traffic: &TerminationTraffic) {
-        self.requests += traffic.requests;
-        self.lost.merge(&traffic.lost);
-        for (cause, lost) in &traffic.by_cause {
-            self.by_cause.entry(*cause).or_default().merge(lost);
-        }
-        self.streams_cut.merge(&traffic.streams_cut.unwrap_or_default());
-        self.streams_cut_unknown += u64::from(traffic.streams_cut.is_none());
-        self.background_at_most += traffic.background_at_most();
-        self.not_observable += traffic.not_observable;
-        self.with_gaps += u64::from(!traffic.gaps.is_empty());
-    }
-
-    /// Returns the reasons why losses may be missing.
-    fn doubts(&self, unwatched: Option<&FigureDoubt>) -> Vec<FigureDoubt> {
-        let in_no_log = (self.in_no_log > 0).then_some(FigureDoubt::InNoLog(self.in_no_log));
-        let with_gaps = (self.with_gaps > 0).then_some(FigureDoubt::LinesMissing(self.with_gaps));
-        unwatched.cloned().into_iter().chain(in_no_log).chain(with_gaps).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{CheckVerdict, ContainerEnd, LogGap, T0Basis, WatchedMode, Window};
-use rolldrop_record::Stamp;
+use rolldrop_record::{Cause, Stamp};
 
 const T0: Stamp = Stamp::from_unix_ns(0);
 
