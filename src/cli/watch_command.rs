@@ -145,26 +145,26 @@ impl WatchArgs {
             sidecars: self.sidecars,
             admin_token,
             beats,
-            events: self.events,
-            history: self.out,
+            writes_events: self.events,
+            history_dir: self.out,
             metrics,
         };
-        let shown = ShownWatch { format: self.format };
+        let viewer = StdoutViewer { format: self.format };
         let ranked =
-            rolldrop_watch::watch(&cluster, settings, &signals.interrupts.stop, Arc::new(shown)).await?;
-        ranked.map_or(Ok(()), |ranked| shown.rank(ranked))
+            rolldrop_watch::watch(&cluster, settings, &signals.interrupts.stop, Arc::new(viewer)).await?;
+        ranked.map_or(Ok(()), |ranked| viewer.show_ranking(ranked))
     }
 }
 
 /// Output of a watch, in one format.
 #[derive(Clone, Copy, Debug)]
-struct ShownWatch {
+struct StdoutViewer {
     format: LoadFormat,
 }
 
-impl ShownWatch {
+impl StdoutViewer {
     /// Shows the ranking at the end of the watch.
-    fn rank(self, RankedWatch { summary, workloads }: RankedWatch) -> anyhow::Result<()> {
+    fn show_ranking(self, RankedWatch { summary, workloads }: RankedWatch) -> anyhow::Result<()> {
         match self.format {
             LoadFormat::Text => print(&watch_ranking(&summary, &workloads)),
             LoadFormat::Json => {
@@ -177,7 +177,7 @@ impl ShownWatch {
     }
 }
 
-impl WatchViewer for ShownWatch {
+impl WatchViewer for StdoutViewer {
     fn say(&self, message: &str) {
         say(message);
     }

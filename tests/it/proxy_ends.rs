@@ -344,7 +344,9 @@ impl Run {
         let change = |n: usize| {
             let show = "-o jsonpath={.metadata.resourceVersion}";
             let ran = self.kubectl(&format!("annotate pod {pod} n={n} --overwrite {show}"));
-            (ran.code() == Some(0)).then(|| (ran.stdout(), Stamp::from_unix_ns(now_ns())))
+            let is_changed = ran.code() == Some(0);
+            assert!(is_changed || ran.stderr().contains("NotFound"), "{ran}");
+            is_changed.then(|| (ran.stdout(), Stamp::from_unix_ns(now_ns())))
         };
         (0..).map_while(change).collect()
     }
@@ -386,7 +388,7 @@ fn killed_proxy_loss_is_counted() {
     let hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 8}}}";
     let workloads =
         [of("clean", ""), of("crash", ""), of("killed", hook), of("forced", hook), of("watched", hook)];
-    // On a busy machine, all that follows takes three times as long.
+    // The load must outlast all that follows, which takes three times as long on a busy machine.
     let text = scenario(&workloads, "rate: 200, duration: 30s", "");
     let _turn = runs::turn();
     let (child, dir) = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Kernel).start();
@@ -476,7 +478,7 @@ fn killed_proxy_loss_is_counted() {
     });
     let told = told.expect("SIGTERM");
     let before = || changes.iter().filter(|(_, at)| *at < told);
-    // On a busy machine, few changes fit into the grace period.
+    // On a busy machine, kubectl makes few changes during the hook.
     assert!(before().next().is_some(), "{changes:?}, told {told:?}");
     let missed: Vec<_> = before().filter(|(version, _)| !seen.contains(version.as_str())).collect();
     assert!(missed.is_empty(), "{missed:?}");

@@ -481,12 +481,13 @@ pub struct Recommendation {
     pub refused_because: Vec<String>,
     /// Number of independent terminations still needed for the requested coverage; 0 when enough were seen.
     pub terminations_needed: usize,
-    /// Smallest whole-second sleep that would have covered every observed window: a fact, not a recommendation.
+    /// Smallest whole-second sleep that would have covered every observed window of this mode: a fact, not a
+    /// recommendation.
     pub covers_all_seen_seconds: Option<u64>,
     /// That sleep, if it would have saved lost requests: a suggestion, not a proof.
     pub suggested_seconds: Option<u64>,
-    /// Lower end of the suggested range, if the window bounds leave more than a second open; no window of the run, of
-    /// any mode, is known to have lasted longer.
+    /// Lower end of the suggested range, if the window bounds leave more than a second open, and if it is below the
+    /// suggested sleep. No window of the run, of any mode, is known to have lasted longer than this.
     pub suggested_from_seconds: Option<u64>,
     /// Measurement that would narrow that range.
     #[serde(default, skip_serializing_if = "Option::is_none")]

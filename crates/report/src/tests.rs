@@ -150,8 +150,9 @@ fn text_report_shows_zero_drops() {
 
     PRESTOP SLEEP   for pods that end one at a time
       This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
-      95 % confidence; 26 more are needed to claim 90 % coverage. Every window seen ended within 1 s,
-      and a longer sleep would not have saved any lost request: this run suggests no change.
+      95 % confidence; 26 more are needed to claim 90 % coverage. Every window of pods that end one at a
+      time ended within 1 s, and a longer sleep would not have saved any request that they lost: these
+      terminations suggest no change.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max

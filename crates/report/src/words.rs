@@ -366,8 +366,8 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                 out.push(format!("In the app's container: {sleep}; {outlasts}."));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "Every window seen ended within {covers} s, and a longer sleep would not have saved any lost \
-                     request: this run suggests no change."
+                    "Every window of pods that end {of} ended within {covers} s, and a longer sleep would not have saved \
+                     any request that they lost: these terminations suggest no change."
                 ));
             }
         }

@@ -1,5 +1,5 @@
-//! A watch of real traffic, as `rolldrop watch` shows it: each termination is explained as soon as its pod is gone and
-//! the requests near it are known, and is then shown, ranked, kept, counted for Prometheus, and told in Events.
+//! A watch of real traffic, which is the work of `rolldrop watch`: each termination is explained once its pod is gone
+//! and the requests near it are known, and is then shown, ranked, recorded, and counted in metrics and Events.
 //!
 //! [`watch`] is the whole watch. It reads what `drive` follows (objects, access logs and the sidecars' journals), asks
 //! `explain` what happened, and takes its words from `report`. What it shows goes to a [`WatchViewer`].

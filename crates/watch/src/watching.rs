@@ -1,4 +1,4 @@
-//! The watch itself: what happens between its begin and its ranking.
+//! The watch itself: what happens between its beginning and its ranking.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -50,9 +50,9 @@ pub struct WatchSettings {
     /// ConfigMap whose updates date deletions; `None` for none.
     pub beats: Option<BeatObject>,
     /// True if Events are written about workloads.
-    pub events: bool,
+    pub writes_events: bool,
     /// Directory of the history; `None` if nothing is kept.
-    pub history: Option<PathBuf>,
+    pub history_dir: Option<PathBuf>,
     /// Port for metrics.
     pub metrics: Option<MetricsPort>,
 }
@@ -101,30 +101,31 @@ pub async fn watch(
         });
         KeptHistory::open(dir, &title, namespace, begun, &pods.collect(), &*viewer)
     };
-    let how_to_rank = match &settings.history {
+    let how_to_rank = match &settings.history_dir {
         Some(dir) => format!("`rolldrop watch report {}` ranks the workloads", dir.display()),
         None => "press Ctrl-C for the ranking".to_owned(),
     };
-    let history = settings.history.as_ref().map(open).transpose()?;
+    let history = settings.history_dir.as_ref().map(open).transpose()?;
     let sources: Vec<LogSource> = logs.iter().map(|log| log.source.clone()).collect();
-    let followed = GatewayLogs::begin(&client, &sources, begun, max_log_rate, clock);
-    let Some(followed) = stop.run_until_cancelled(followed).await else { return Ok(None) };
-    let mut followed = followed.map_err(WatchError::Logs)?;
+    let followed_logs = GatewayLogs::begin(&client, &sources, begun, max_log_rate, clock);
+    let Some(followed_logs) = stop.run_until_cancelled(followed_logs).await else { return Ok(None) };
+    let mut followed_logs = followed_logs.map_err(WatchError::Logs)?;
     let journals = SidecarJournals::begin(&client, &sidecars, admin_token, clock);
     let Some(journals) = stop.run_until_cancelled(journals).await else { return Ok(None) };
     let mut journals = journals.map_err(WatchError::Sidecars)?;
     viewer.say(&format!("watching pod terminations in {what} of {title}; {how_to_rank}"));
     let has_lines = !logs.is_empty() || !sidecars.is_empty();
-    let viewing = || Arc::clone(&viewer);
     let mut shown = OngoingWatch {
         watch: TerminationWatch::default(),
         ranking: WorkloadRanking::default(),
         begun,
         history,
-        lines: has_lines.then(|| GatewayLines::of(&logs, &sidecars, clock.now(), viewing())),
+        lines: has_lines.then(|| GatewayLines::of(&logs, &sidecars, clock.now(), Arc::clone(&viewer))),
         waiting: VecDeque::new(),
-        events: settings.events.then(|| WorkloadEvents::of(client.clone(), viewing())),
-        metrics: settings.metrics.map(|port| ExportedMetrics::of(port, &logs, &sidecars, viewing())),
+        events: settings.writes_events.then(|| WorkloadEvents::of(client.clone(), Arc::clone(&viewer))),
+        metrics: settings
+            .metrics
+            .map(|port| ExportedMetrics::of(port, &logs, &sidecars, Arc::clone(&viewer))),
         interrupted: Vec::new(),
         are_beats_unusable: false,
         viewer,
@@ -138,7 +139,7 @@ pub async fn watch(
         }
     };
     tokio::select! {
-        shown = shown.follow(&mut watches, &mut followed, &mut journals, clock) => shown?,
+        shown = shown.follow(&mut watches, &mut followed_logs, &mut journals, clock) => shown?,
         () = over => {}
         () = stop.cancelled() => {}
     }

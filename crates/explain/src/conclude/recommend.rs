@@ -9,7 +9,7 @@ use crate::model::account::{Grounds, More, Narrowing, NoRecommendation, Probe, R
 use crate::model::figure_text::len;
 use crate::model::{
     LossGroup, Mode, Recommendation, SleepNeeded, Termination, TerminationCandidate, Verdict, WhatIf, Window,
-    WindowSummary, apart,
+    WindowSummary, apart, lasted_at_least_s,
 };
 use crate::timeline::{PodEnd, SIGKILLED, Timeline};
 use rolldrop_record::event::Replacement;
@@ -83,11 +83,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
     let seen = longest(windows());
     let seen_s = seen.and_then(|w| w.upper_s);
-    let lasted_at_least_s = lasted_at_least_s(ground, mode);
+    let of_mode_at_least_s = lower_bound_of_mode_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
     // The period for which a client caches endpoints is decisive by itself, because no shorter sleep is enough.
-    let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
+    let is_open = clocks.is_empty() && largest - of_mode_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     let in_rollouts = in_rollouts.map(|(_, end)| end);
     let mut refusals = unsound(ground, mode, in_rollouts, is_open || seen.is_none());
@@ -106,7 +106,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     refusals.extend(in_phase.map(|met| NoRecommendation::InPhase(met.clock.clone())));
     // Never suggest less than a bound shown in the same report.
     let covers_all = (n > 0 && unbounded == 0 && is_sound && windows().next().is_some())
-        .then(|| stats::covering_sleep(largest, lasted_at_least_s));
+        .then(|| stats::covering_sleep(largest, of_mode_at_least_s));
     let set = TerminationSettings::of(of_mode().map(|(_, end)| end));
     // Never advise less than the current setting.
     let pre_stop =
@@ -117,8 +117,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
     let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
-    // One sleep serves all modes, so a range begins above every window of the run.
-    let known_s = crate::model::lasted_at_least_s(terminations, ground.groups).unwrap_or(0.0);
+    // One sleep serves all modes, so a range begins where no window of the run is known to have lasted longer.
+    let known_s = lasted_at_least_s(terminations, ground.groups).unwrap_or(0.0);
     let least = stats::ceil_seconds(known_s).max(set.pre_stop_s + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
@@ -148,7 +148,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         suggested_seconds: suggested,
         suggested_from_seconds: suggested_from,
         narrowed_by: None,
-        lasted_at_least_s,
+        lasted_at_least_s: of_mode_at_least_s,
         rollouts,
     };
     (recommendation, Grounds { basis, refusals, narrowing })
@@ -186,7 +186,7 @@ fn not_believed(verdict: &Verdict) -> Option<NoRecommendation> {
 /// Returns the longest known minimum duration, in seconds, of a window of this mode or of a rollout, or of a group that
 /// contains a termination of either kind. Windows are longest in rollouts, so evidence from a rollout applies to any
 /// mode.
-fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
+fn lower_bound_of_mode_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
     let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
     let of_groups = (ground.groups.iter())

@@ -2,7 +2,7 @@
 //!
 //! A figure is a sum over the terminations in a period. Its lower bound counts what certainly happened. It has no upper
 //! bound if anything may be missing: periods without a watch, pods that appear in no log, lines that were not read.
-//! Only sums are kept, so a history may be larger than memory.
+//! Only sums are kept, some of them by Service, so a history may be larger than memory.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ impl HistorySums {
         let is_default = expect.is_empty() || expect.limits == Some(Limits::Default);
         let none = is_default.then(|| Bounds { max: Some(0), ..Bounds::default() });
         let none_lost = is_default.then(|| Bounds { max: Some(Amount::Count(0)), ..Bounds::default() });
-        let missing = self.missing(unwatched.as_ref());
+        let missing = self.find_doubts(unwatched.as_ref());
         let mut checks = Vec::new();
         if let Some(bounds) = expect.dropped.map(|limits| limits.total()).or(none_lost) {
             checks.extend(self.lost("dropped", self.traffic.lost, bounds, &missing));
@@ -113,7 +113,7 @@ impl HistorySums {
     }
 
     /// Returns the reasons why losses may be missing.
-    fn missing(&self, unwatched: Option<&FigureDoubt>) -> Vec<FigureDoubt> {
+    fn find_doubts(&self, unwatched: Option<&FigureDoubt>) -> Vec<FigureDoubt> {
         let some = |number: u64, doubt: fn(u64) -> FigureDoubt| (number > 0).then(|| doubt(number));
         let in_no_log = some(self.terminations - self.traffic.terminations, FigureDoubt::InNoLog);
         let with_gaps = some(self.traffic.with_gaps, FigureDoubt::LinesMissing);

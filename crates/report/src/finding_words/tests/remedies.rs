@@ -49,6 +49,7 @@ fn is_above_its_bounds(result: &RunResult) {
             assert!(seconds as f64 >= own, "{seconds} s beside at least {own} s: {rec:?}");
         }
         assert!(rec.suggested_from_seconds < rec.suggested_seconds || rec.suggested_from_seconds.is_none());
+        assert!(rec.suggested_from_seconds.is_none_or(|from| from as f64 >= all), "{all} s: {rec:?}");
     }
     let longest = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups);
     assert!(longest.and_then(Recommendation::advised_seconds).is_none_or(|s| s as f64 >= all));
@@ -127,10 +128,10 @@ proptest! {
     }
 }
 
-/// The two pods that are deleted together suggest 1 to 2 s, but the window of the third is known to have lasted longer
-/// than 1 s.
+/// By themselves, the two pods that are deleted together would suggest 1 to 2 s, but the window of the third is known
+/// to have lasted longer than 1 s.
 #[test]
-fn sleep_range_exceeds_windows_of_other_modes() {
+fn window_of_other_mode_closes_sleep_range() {
     let gaps_ms = vec![451, 752, 1469, 0];
     let result = simulated((4, 3, gaps_ms, vec![50, 155, 1029, 50], 35, false, 3_222_895_615_083_084_588));
     let lower_s = result.terminations[2].windows[0].lower_s;
