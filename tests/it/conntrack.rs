@@ -9,7 +9,7 @@ use rolldrop_explain::Analysed;
 use rolldrop_explain::timeline::Request;
 use rolldrop_record::{EventKind, Outcome, RunDir};
 
-use crate::harness::{LIMIT, Rolldrop, wait_for, written};
+use crate::harness::{LIMIT, Rolldrop, again_while_invalid, wait_for, written};
 use crate::kernel::unprivileged;
 use crate::runs;
 use crate::web::Web;
@@ -56,24 +56,26 @@ fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     all
 }
 
+/// Output and messages of the other program, in the directory of the test.
+const EVENTS: &str = "conntrack.log";
+const MESSAGES: &str = "conntrack.err";
+
 /// Starts another program that records the kernel's connection events on the load's node.
-fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
-    let (kubeconfig, log) = (dir.join("run/cluster/kubeconfig"), dir.join("conntrack.log"));
-    let exec = |command: &[&str], out: Stdio| {
+fn listen_beside(dir: &Path) -> Child {
+    let kubeconfig = dir.join("run/cluster/kubeconfig");
+    let exec = |command: &[&str], out: Stdio, messages: Stdio| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
         program.args(["cluster", "exec", "--kubeconfig"]).arg(&kubeconfig).arg("--").args(command);
-        program.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn().expect("the binary starts")
+        program.stdin(Stdio::null()).stdout(out).stderr(messages).spawn().expect("the binary starts")
     };
     wait_for("the cluster", LIMIT, || {
-        let entered =
-            kubeconfig.exists() && exec(&["true"], Stdio::null()).wait().expect("its exit status").success();
-        entered.then_some(())
+        let enter = || exec(&["true"], Stdio::null(), Stdio::null()).wait().expect("its exit status");
+        (kubeconfig.exists() && enter().success()).then_some(())
     });
-    let out = File::create(&log).expect("a file");
+    let [events, messages] = [EVENTS, MESSAGES].map(|name| File::create(dir.join(name)).expect("a file"));
     // Output is line-buffered.
-    let listening =
-        exec(&["stdbuf", "-oL", "conntrack", "-E", "-e", "NEW", "-p", "tcp", "-o", "timestamp"], out.into());
-    (listening, log)
+    let record = ["stdbuf", "-oL", "conntrack", "-E", "-e", "NEW", "-p", "tcp", "-o", "timestamp"];
+    exec(&record, events.into(), messages.into())
 }
 
 /// Returns the pod whose app answered each request, by request id.
@@ -92,18 +94,32 @@ fn answered_by(run: &Path) -> HashMap<String, String> {
     pods
 }
 
-/// Runs the scenario, and returns it with conntrack's events.
-fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
-    let turn = runs::turn();
+/// Runs the scenario once beside the other program.
+fn run_beside_conntrack() -> tempfile::TempDir {
     let (mut run, dir) = Rolldrop::run(&scenario()).args(["--quiet"]).start();
-    let (mut listening, log) = listen_beside(dir.path());
+    let mut listening = listen_beside(dir.path());
     let status = wait_for("the run to exit", LIMIT, || run.try_wait().expect("its state"));
     let _ = listening.kill();
     let _ = listening.wait();
     let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");
     // A busy machine makes a run invalid, but the kernel's record is still correct.
     assert!(matches!(status.code(), Some(0 | 3)), "{status}\n{said}");
-    (turn, dir, shown(&log))
+    dir
+}
+
+/// Returns true if the other program says that it missed events, as on a machine so busy that it did not run for a
+/// second.
+fn has_missed_events(dir: &tempfile::TempDir) -> bool {
+    fs::read_to_string(dir.path().join(MESSAGES)).expect("its messages").contains("losing events")
+}
+
+/// Runs the scenario, and returns it with all of conntrack's events.
+fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
+    let turn = runs::turn();
+    let dir = again_while_invalid(run_beside_conntrack, has_missed_events);
+    assert!(!has_missed_events(&dir), "conntrack missed events in each run");
+    let shown = shown(&dir.path().join(EVENTS));
+    (turn, dir, shown)
 }
 
 #[test]
