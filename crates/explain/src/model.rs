@@ -514,15 +514,24 @@ impl Recommendation {
     ) -> Option<&'a Self> {
         let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
         let advised = longest.advised_seconds()? as f64;
-        lasted_at_least_s(terminations, groups).is_none_or(|lower_s| lower_s <= advised).then_some(longest)
+        let lower_s = lasted_at_least_s(terminations, groups, |_| true);
+        lower_s.is_none_or(|lower_s| lower_s <= advised).then_some(longest)
     }
 }
 
-/// Returns the longest known minimum duration of any pod's or group's window, in seconds.
-pub fn lasted_at_least_s(terminations: &[Termination], groups: &[LossGroup]) -> Option<f64> {
-    let of_pods = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
-    let of_groups = groups.iter().flat_map(|group| &group.windows).filter_map(|w| w.lower_s);
-    of_pods.chain(of_groups).reduce(f64::max)
+/// Returns the longest known minimum duration, in seconds, of a window of a termination that counts, or of a group that
+/// contains one.
+pub fn lasted_at_least_s(
+    terminations: &[Termination],
+    groups: &[LossGroup],
+    counts: impl Fn(&Termination) -> bool,
+) -> Option<f64> {
+    let of_pods = terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
+    let of_groups = groups
+        .iter()
+        .filter(|group| group.terminations.iter().any(|e| counts(&terminations[*e])))
+        .flat_map(|group| &group.windows);
+    of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
 /// Predicted effect of another preStop sleep on the terminations seen.

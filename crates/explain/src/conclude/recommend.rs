@@ -83,7 +83,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
     let seen = longest(windows());
     let seen_s = seen.and_then(|w| w.upper_s);
-    let of_mode_at_least_s = lower_bound_of_mode_s(ground, mode);
+    let lower_s =
+        |counts: &dyn Fn(&Termination) -> bool| lasted_at_least_s(terminations, ground.groups, counts);
+    // Windows are longest in rollouts, so evidence from a rollout applies to any mode.
+    let of_mode_at_least_s = lower_s(&|t| t.mode == mode || t.mode == Mode::Rollout);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
     // The period for which a client caches endpoints is decisive by itself, because no shorter sleep is enough.
@@ -118,8 +121,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
     let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
     // One sleep serves all modes, so a range begins where no window of the run is known to have lasted longer.
-    let known_s = lasted_at_least_s(terminations, ground.groups).unwrap_or(0.0);
-    let least = stats::ceil_seconds(known_s).max(set.pre_stop_s + 1);
+    let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0)).max(set.pre_stop_s + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
     let basis = RecommendationBasis {
@@ -181,18 +183,6 @@ fn not_believed(verdict: &Verdict) -> Option<NoRecommendation> {
         Verdict::Partial { .. } => Some(NoRecommendation::NotWhole),
         Verdict::Invalid { .. } => Some(NoRecommendation::NotValid),
     }
-}
-
-/// Returns the longest known minimum duration, in seconds, of a window of this mode or of a rollout, or of a group that
-/// contains a termination of either kind. Windows are longest in rollouts, so evidence from a rollout applies to any
-/// mode.
-fn lower_bound_of_mode_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
-    let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
-    let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
-    let of_groups = (ground.groups.iter())
-        .filter(|group| group.terminations.iter().any(|e| counts(&ground.terminations[*e])))
-        .flat_map(|group| &group.windows);
-    of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
 /// Returns the reason why no sleep can help, if the workload terminates all of its pods at the same time.

@@ -1,4 +1,4 @@
-//! What the requests of one connection, or of one source port, show about each other.
+//! Relations between requests on one connection, or from one source port.
 
 pub(crate) mod connection_pods;
 pub(crate) mod lost_streams;

@@ -112,7 +112,7 @@ fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     }
     // If pods lost nothing, their sleep was long enough.
     let set = setup.longest_sleep_s as f64;
-    let seen = lasted_at_least_s(known.terminations, known.groups).unwrap_or(0.0);
+    let seen = lasted_at_least_s(known.terminations, known.groups, |_| true).unwrap_or(0.0);
     let dns = dns(known);
     let ttl_s = match dns {
         Some(DnsTtl::Known(ttl_s)) => ttl_s,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
-use rolldrop_explain::model::{LossGroup, NoBound, Recommendation, lasted_at_least_s};
+use rolldrop_explain::model::{NoBound, Recommendation};
 use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
@@ -27,14 +27,13 @@ fn advised(text: &str) -> Vec<f64> {
 #[track_caller]
 fn is_above_its_bounds(result: &RunResult) {
     let lower = |counts: &dyn Fn(&Termination) -> bool| {
-        let groups = result.groups.iter();
-        let groups: Vec<LossGroup> = groups
-            .filter(|group| group.terminations.iter().any(|e| counts(&result.terminations[*e])))
-            .cloned()
-            .collect();
-        let terminations: Vec<Termination> =
-            result.terminations.iter().filter(|t| counts(t)).cloned().collect();
-        lasted_at_least_s(&terminations, &groups).unwrap_or(0.0)
+        let of_pods = result.terminations.iter().filter(|t| counts(t));
+        let of_pods = of_pods.flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
+        let of_groups = result.groups.iter();
+        let of_groups =
+            of_groups.filter(|group| group.terminations.iter().any(|e| counts(&result.terminations[*e])));
+        let of_groups = of_groups.flat_map(|group| &group.windows).filter_map(|w| w.lower_s);
+        of_pods.chain(of_groups).fold(0.0, f64::max)
     };
     let all = lower(&|_| true);
     for finding in &result.findings {
