@@ -385,11 +385,13 @@ fn killed_proxy_loss_is_counted() {
         more,
         grace_s: 30,
     };
-    let hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 8}}}";
+    let hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 5}}}";
+    // On a busy machine, kubectl takes seconds for a change.
+    let long_hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 20}}}";
     let workloads =
-        [of("clean", ""), of("crash", ""), of("killed", hook), of("forced", hook), of("watched", hook)];
+        [of("clean", ""), of("crash", ""), of("killed", hook), of("forced", hook), of("watched", long_hook)];
     // The load must outlast all that follows, which takes three times as long on a busy machine.
-    let text = scenario(&workloads, "rate: 200, duration: 30s", "");
+    let text = scenario(&workloads, "rate: 200, duration: 40s", "");
     let _turn = runs::turn();
     let (child, dir) = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Kernel).start();
     let mut run = Run { child, dir };
@@ -478,8 +480,7 @@ fn killed_proxy_loss_is_counted() {
     });
     let told = told.expect("SIGTERM");
     let before = || changes.iter().filter(|(_, at)| *at < told);
-    // On a busy machine, kubectl makes few changes during the hook.
-    assert!(before().next().is_some(), "{changes:?}, told {told:?}");
+    assert!(before().count() >= 5, "{changes:?}, told {told:?}");
     let missed: Vec<_> = before().filter(|(version, _)| !seen.contains(version.as_str())).collect();
     assert!(missed.is_empty(), "{missed:?}");
 

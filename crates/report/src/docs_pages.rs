@@ -75,7 +75,7 @@ impl NameKind {
 /// A table row.
 #[derive(Debug)]
 pub struct DocsEntry {
-    /// What the names are names of.
+    /// Kind of the names.
     pub kind: NameKind,
     /// Names that the row explains; most rows have one.
     pub names: Vec<&'static str>,

@@ -1,6 +1,6 @@
 //! Changes to single objects: labels, annotations, patches, and exposing workloads as Services.
 
-use super::Kubectl;
+use super::{Kubectl, LIMIT, wait_for};
 
 #[test]
 fn kubectl_sets_and_removes_labels() {
@@ -33,7 +33,11 @@ fn patch_supports_all_three_types() {
     assert_eq!(web["spec"]["minReadySeconds"], 1);
     assert_eq!(web["metadata"]["labels"], serde_json::json!({"tier": "front"}));
     assert_eq!(web["spec"]["replicas"], 1);
-    // No controller changes this object between kubectl's two looks at it.
+    // A controller may write its status between kubectl's two looks at a Deployment.
+    wait_for("a patch that changes nothing", LIMIT, || {
+        let unchanged = kubectl.ok(r#"patch deployment web -p {"spec":{"minReadySeconds":1}}"#);
+        (unchanged == "deployment.apps/web patched (no change)\n").then_some(())
+    });
     kubectl.ok("create configmap settings");
     let patch = || kubectl.ok(r#"patch configmap settings -p {"data":{"color":"blue"}}"#);
     assert_eq!(patch(), "configmap/settings patched\n");
