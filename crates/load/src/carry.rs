@@ -7,11 +7,12 @@ use super::connection::{self, CannotDial, Connection};
 use super::deadlines::Elapsed;
 use super::exchange_context::{ExchangeContext, TargetEndpoint};
 use super::failure::{
-    ExchangeFailure, ResponseProgress, Result, connect_outcome, ended_early, lost, overdue,
+    ExchangeFailure, ResponseProgress, Result, connect_outcome, ended_early, lost, not_sent, overdue,
 };
 use super::http1_client::Http1Exchange;
 use super::not_sent_reason::NotSentReason;
 use super::request::Persistence;
+use super::request_write::RequestWrite;
 use super::websocket_client;
 use rolldrop_record::{Outcome, RequestRow};
 
@@ -33,7 +34,7 @@ pub(super) async fn carry(
     let sent = context.clock.now();
     row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout();
-    let mut talk = Http1Exchange { context, endpoint, connection, row, write_error: None };
+    let mut talk = Http1Exchange { context, endpoint, connection, row, write: RequestWrite::Complete };
     let ended = match (&endpoint.websocket, context.streams.settings()) {
         (None, None) => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
         // Boxed, so that other requests do not reserve space for it.
@@ -65,8 +66,7 @@ pub(super) async fn connect(
             CannotDial::Socket(e) => (NotSentReason::NoSocket, e),
             CannotDial::LocalPort(e) => (NotSentReason::NoLocalPort, e),
         };
-        row.not_sent_reason = Some(reason.as_str().into());
-        ExchangeFailure::new(Outcome::NotSent, e.raw_os_error())
+        ExchangeFailure { errno: e.raw_os_error(), ..not_sent(row, reason) }
     })?;
     row.connect_start = Some(start);
     row.conn = Some(id);

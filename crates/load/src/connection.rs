@@ -4,6 +4,7 @@
 //! are facts that belong in the row. `exchange` decides the outcome.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::OwnedFd;
@@ -326,7 +327,7 @@ impl Connection {
         self.transport.is_quiet()
     }
 
-    /// Writes all of `bytes`, and adds to `written` as they are accepted.
+    /// Writes all of `bytes`, and adds to `written` as they are accepted. If cancelled, continue after those bytes.
     ///
     /// # Errors
     /// Returns an error if the connection accepts no more bytes.
@@ -361,10 +362,8 @@ impl Connection {
     /// # Errors
     /// Returns an error if the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
-        self.buffer.reserve(READ_SIZE / 2);
-        let mut read = pin!(self.transport.read_buf(&mut self.buffer));
         // The next read registers its own waker.
-        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_read(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => read.map(Some),
             Poll::Pending => Ok(None),
         }
@@ -376,8 +375,13 @@ impl Connection {
     /// Returns an error if the connection was reset or lost, or `UnexpectedEof` if it was closed without TLS's
     /// close_notify.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context)).await
+    }
+
+    /// Reads bytes into the buffer like [`read`](Self::read), or registers to be woken when some arrive.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
-        self.transport.read_buf(&mut self.buffer).await
+        pin!(self.transport.read_buf(&mut self.buffer)).poll(context)
     }
 }
 

@@ -5,6 +5,7 @@
 //! the end of the run) leaves all facts known by then. `carry` sends over a connection that the request has to itself,
 //! and `http2_client` over a shared one.
 
+use std::cell::RefCell;
 use std::pin::pin;
 
 use tokio::time::sleep;
@@ -42,11 +43,6 @@ impl Via {
         matches!(self, Via::Own { connection: None, .. })
     }
 
-    /// Returns true if the connection accepts no more requests.
-    pub(super) fn is_void(&self) -> bool {
-        matches!(self, Via::Http2(Some(ticket)) if ticket.is_void())
-    }
-
     /// Takes the connection, if there is one.
     pub(super) const fn take(&mut self) -> Option<Connection> {
         match self {
@@ -70,10 +66,14 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Sends the request and follows it to its end. Returns the time the last attempt ended.
-    pub(super) async fn run(&mut self, context: &ExchangeContext) -> Stamp {
+    pub(super) async fn run(
+        &mut self,
+        context: &ExchangeContext,
+        http2: &RefCell<http2_client::Http2Pool>,
+    ) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
-            let attempt = pin!(attempt(context, *endpoint, via, *persistence, row));
+            let attempt = pin!(attempt(context, http2, *endpoint, via, *persistence, row));
             context.unless_aborted(attempt).await
         };
         let is_reusable = match result.unwrap_or(Err(ExchangeFailure::new(Outcome::Cancelled, None))) {
@@ -93,7 +93,7 @@ impl Exchange {
         if context.plan.settings.retry.times == 0 {
             return row.end;
         }
-        if context.unless_aborted(pin!(retry(context, *endpoint, row))).await.is_none() {
+        if context.unless_aborted(pin!(retry(context, http2, *endpoint, row))).await.is_none() {
             row.final_outcome = Outcome::Cancelled;
         }
         context.clock.now()
@@ -102,7 +102,12 @@ impl Exchange {
 
 /// Acts like a retrying client: resends the request on a new connection while it fails and attempts are left. The row
 /// keeps the facts of the first attempt.
-async fn retry(context: &ExchangeContext, endpoint: usize, row: &mut RequestRow) {
+async fn retry(
+    context: &ExchangeContext,
+    http2: &RefCell<http2_client::Http2Pool>,
+    endpoint: usize,
+    row: &mut RequestRow,
+) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
     let mut is_wanted = is_retried(method, row);
@@ -120,7 +125,7 @@ async fn retry(context: &ExchangeContext, endpoint: usize, row: &mut RequestRow)
             Some(_) => Via::Http2(Some(http2_client::Ticket::alone())),
             None => Via::dial(0),
         };
-        let ended = attempt(context, endpoint, &mut via, Persistence::Close, &mut again).await;
+        let ended = attempt(context, http2, endpoint, &mut via, Persistence::Close, &mut again).await;
         if let Err(failure) = ended {
             again.outcome = failure.outcome;
         }
@@ -132,18 +137,19 @@ async fn retry(context: &ExchangeContext, endpoint: usize, row: &mut RequestRow)
 /// Makes one attempt. Returns true if the connection can carry another request.
 async fn attempt(
     context: &ExchangeContext,
-    endpoint: usize,
+    http2: &RefCell<http2_client::Http2Pool>,
+    target: usize,
     via: &mut Via,
     persistence: Persistence,
     row: &mut RequestRow,
 ) -> Result<bool> {
-    let endpoint = &context.endpoints[endpoint];
+    let endpoint = &context.endpoints[target];
     let connection = match via {
         Via::Own { connection: Some(connection), .. } => connection,
         Via::Own { connection, id } => connection.insert(connect(context, endpoint, *id, row).await?),
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
-            let attempt = http2_client::attempt(context, endpoint, ticket, persistence, row);
+            let attempt = http2_client::attempt(context, http2, target, ticket, persistence, row);
             return attempt.await.map(|()| false);
         }
     };

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::client_tls::{self, TlsFailure};
+use super::not_sent_reason::NotSentReason;
 use rolldrop_record::{Outcome, RequestRow};
 
 /// Result of one step of an exchange.
@@ -44,6 +45,12 @@ pub(super) enum ResponseProgress {
 
 /// The failure for a peer that violated the protocol.
 pub(super) const PROTOCOL_ERROR: ExchangeFailure = ExchangeFailure::new(Outcome::ProtocolError, None);
+
+/// Returns the failure for a request that the load itself did not send, and records the reason.
+pub(super) fn not_sent(row: &mut RequestRow, reason: NotSentReason) -> ExchangeFailure {
+    row.not_sent_reason = Some(reason.as_str().into());
+    ExchangeFailure::new(Outcome::NotSent, None)
+}
 
 /// Returns the failure for an expired response timeout.
 pub(super) fn overdue(row: &RequestRow) -> ExchangeFailure {

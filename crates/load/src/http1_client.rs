@@ -16,6 +16,7 @@ use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, Result, 
 use super::open_streams::{ReceivedBytes, StreamHandle};
 use super::polled_stream::PolledBody;
 use super::request::Persistence;
+use super::request_write::RequestWrite;
 use super::response::{self, Head};
 use rolldrop_record::load::StreamSettings;
 use rolldrop_record::{Outcome, RequestRow};
@@ -27,9 +28,8 @@ pub(super) struct Http1Exchange<'a> {
     pub(super) endpoint: &'a TargetEndpoint,
     pub(super) connection: &'a mut Connection,
     pub(super) row: &'a mut RequestRow,
-    /// Error from a failed write. A server may respond and close before it has read everything, so a response is
-    /// awaited even after a failed write.
-    pub(super) write_error: Option<io::Error>,
+    /// Progress in writing the request.
+    pub(super) write: RequestWrite,
 }
 
 /// Protocol switch that the request asked for, if any.
@@ -111,15 +111,16 @@ impl Http1Exchange<'_> {
     }
 
     /// Reads the body of a stream to its end. The worker's poller reads it if possible, unless the body is to be
-    /// searched for the pod's name.
+    /// searched for the pod's name or the request is still being written.
     async fn read_stream(
         &mut self,
         head: &mut Head,
         stream: &StreamHandle<'_>,
         stall_timeout: Duration,
     ) -> BodyEnd {
-        let Self { context, connection, row, write_error, .. } = self;
-        let poller = context.poller.as_ref().filter(|_| connection.beginning.is_none());
+        let Self { context, connection, row, write, .. } = self;
+        let is_only_read = connection.beginning.is_none() && !write.is_underway();
+        let poller = context.poller.as_ref().filter(|_| is_only_read);
         let taken = poller.and_then(|poller| Some((poller, connection.take_tcp()?)));
         let Some((poller, socket)) = taken else {
             return self.read_body(head, Some((stream, stall_timeout))).await;
@@ -143,7 +144,7 @@ impl Http1Exchange<'_> {
                 end
             }
         };
-        end.of_response(&head.body, row, write_error.as_ref())
+        end.of_response(&head.body, row, write.error())
     }
 
     /// Keeps the headers of a response that did not end well.
@@ -154,10 +155,10 @@ impl Http1Exchange<'_> {
     }
 
     fn is_reusable(&self, head: &Head) -> bool {
-        head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty()
+        head.keep_alive && self.write.is_complete() && self.connection.buffer.is_empty()
     }
 
-    /// Sends the request and receives the head of the response.
+    /// Sends the request and receives the head of the response. The rest of the request may still have to be written.
     async fn ask(&mut self, persistence: Persistence) -> Result<Head> {
         let template = match persistence {
             Persistence::Close => &self.endpoint.closing,
@@ -166,10 +167,15 @@ impl Http1Exchange<'_> {
         // The connection's buffer is empty between requests, so it is used for the request first.
         let mut request = mem::take(&mut self.connection.buffer);
         template.fill(self.row.seq, self.row.attempts, &mut request);
-        self.write_error = self.connection.write_all(&request, &mut self.row.bytes_sent).await.err();
-        self.connection.buffer = request;
-        self.connection.buffer.clear();
+        let Self { context, connection, row, .. } = self;
+        let spare = || context.buffers.take();
+        self.write = RequestWrite::begin(request, connection, &mut row.bytes_sent, spare).await;
         let head = self.read_head(Switch::Unasked).await?;
+        // Such a server does not want the rest (RFC 9112, 9.5). Others get it (RFC 9110, 7.5): without it, an echo would
+        // not end.
+        if head.status >= 400 && !head.keep_alive {
+            self.write.stop();
+        }
         self.row.head = Some(self.context.clock.now());
         self.row.status = Some(head.status);
         Ok(head)
@@ -205,18 +211,28 @@ impl Http1Exchange<'_> {
 
     /// Reads the next part of a response. The first byte must arrive by its deadline, if there is one.
     pub(super) async fn read_more(&mut self, reached: ResponseProgress) -> Result<()> {
-        let read = self.connection.read();
-        let read = match self.row.sent.filter(|_| self.row.bytes_received == 0) {
+        let Self { context, connection, row, write, .. } = self;
+        let first = row.sent.filter(|_| row.bytes_received == 0);
+        let read = write.read(connection, &mut row.bytes_sent);
+        let read = match first {
             None => read.await,
-            Some(sent) => self.context.by_first_byte(sent, read).await?,
+            Some(sent) => context.by_first_byte(sent, read).await?,
         };
+        let is_closed = match &read {
+            Ok(count) => *count == 0,
+            Err(e) => e.kind() == io::ErrorKind::UnexpectedEof,
+        };
+        if is_closed {
+            // If the server has closed both directions, the rest of the request is answered with a reset.
+            write.finish(connection, &mut row.bytes_sent).await;
+        }
         match read {
-            Ok(0) => Err(ended_early(reached, self.write_error.as_ref())),
+            Ok(0) => Err(ended_early(reached, write.error())),
             Ok(count) => {
-                self.row.bytes_received += count as u64;
+                row.bytes_received += count as u64;
                 Ok(())
             }
-            Err(e) => Err(lost(reached, &e, self.write_error.as_ref())),
+            Err(e) => Err(lost(reached, &e, write.error())),
         }
     }
 
@@ -259,7 +275,7 @@ impl Http1Exchange<'_> {
         head: &mut Head,
         stream: Option<(&StreamHandle<'_>, Duration)>,
     ) -> BodyEnd {
-        let Self { context, connection, row, write_error, .. } = self;
+        let Self { context, connection, row, write, .. } = self;
         let body = &mut head.body;
         let end = loop {
             let stream = stream.map(|(stream, limit)| (stream, limit, context.clock.now()));
@@ -277,9 +293,10 @@ impl Http1Exchange<'_> {
             if body.is_done() {
                 break ReadEnd::Complete;
             }
+            let read = write.read(connection, &mut row.bytes_sent);
             let read = match stream {
-                None => Ok(connection.read().await),
-                Some((_, limit, now)) => context.deadlines.within(now, limit, pin!(connection.read())).await,
+                None => Ok(read.await),
+                Some((_, limit, now)) => context.deadlines.within(now, limit, pin!(read)).await,
             };
             match read {
                 Err(Elapsed) => break ReadEnd::Stalled,
@@ -288,6 +305,6 @@ impl Http1Exchange<'_> {
                 Ok(Err(e)) => break ReadEnd::Lost(e),
             }
         };
-        end.of_response(body, row, write_error.as_ref())
+        end.of_response(body, row, write.error())
     }
 }

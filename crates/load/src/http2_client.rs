@@ -3,7 +3,8 @@
 //!
 //! The end of a stream takes precedence over the end of the connection. What the peer sent about this stream
 //! (RST_STREAM, or a GOAWAY that excludes it) determines the outcome of its request, whatever happened to the connection
-//! afterwards. Nothing is retried here.
+//! afterwards. Nothing is retried here. A request that waits for its turn on a connection has not been sent; if the
+//! connection accepts no more requests before then, the request is sent on another.
 //!
 //! `http2_session` implements the protocol, `http2_link` is a connection, and `http2_pool` holds a worker's
 //! connections. If TLS negotiates the HTTP version, all connections of a worker are managed here; those that speak
@@ -23,8 +24,11 @@ mod session_fuzzing;
 mod session_io;
 mod stream_slot;
 
+use std::cell::RefCell;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::Method;
 
@@ -32,7 +36,7 @@ use super::answer_headers::PodName;
 use super::carry::carry;
 use super::deadlines::Elapsed;
 use super::exchange_context::{ExchangeContext, TargetEndpoint};
-use super::failure::{ExchangeFailure, ResponseProgress, Result, ended_early, lost, overdue};
+use super::failure::{ExchangeFailure, ResponseProgress, Result, ended_early, lost, not_sent, overdue};
 use super::grpc;
 use super::not_sent_reason::NotSentReason;
 use super::request::Persistence;
@@ -47,40 +51,62 @@ use rolldrop_wire::http2::error_name;
 pub(super) use session_fuzzing::fuzz_session;
 use stream_slot::{BodySink, ResponseHead, StreamEnd, StreamSlot};
 
-/// Sends a request and follows it to its end.
+/// Sends a request and follows it to its end. If its connection accepts no more requests before this one was sent, it
+/// gets a place on another one from the pool.
 ///
 /// # Errors
 /// Returns an error if the request did not end with a complete response.
 pub(super) async fn attempt(
     context: &ExchangeContext,
-    endpoint: &TargetEndpoint,
-    ticket: Ticket,
+    pool: &RefCell<Http2Pool>,
+    target: usize,
+    mut ticket: Ticket,
     persistence: Persistence,
     row: &mut RequestRow,
 ) -> Result<()> {
-    let Ticket { link, place } = ticket;
-    row.conn = Some(link.id);
-    row.conn_reused = !matches!(place, LinkPlace::Opener);
-    let spoken = match place {
-        // Boxed, so that the requests that share a connection do not reserve space for opening one.
-        LinkPlace::Opener => Box::pin(link.open(context, endpoint, row)).await?,
-        LinkPlace::Stream => link.join(row).await.map(|()| Spoken::Http2)?,
-        LinkPlace::Idle(connection) => Spoken::Http1(connection),
-    };
-    if let Spoken::Http1(mut connection) = spoken {
-        if Box::pin(carry(context, endpoint, persistence, &mut connection, row)).await? {
-            link.keep(connection);
-        }
-        return Ok(());
-    }
-    let mut call = Http2Exchange { context, endpoint, link: &link, slot: None, row };
-    let sent = context.clock.now();
-    call.row.sent = Some(sent);
+    let endpoint = &context.endpoints[target];
     let limit = context.plan.settings.response_timeout();
-    let ended = context.deadlines.within(sent, limit, call.run(sent)).await;
-    let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(call.row)));
-    call.name_pod(ended.is_ok());
-    ended
+    let mut waiting_since = None;
+    loop {
+        if ticket.is_void() {
+            (row.conn, row.conn_reused, row.local_port, row.remote_addr) = (None, false, None, None);
+            let taken = pool.borrow_mut().take_again(target, persistence, context.clock.now());
+            ticket = taken.map_err(|reason| not_sent(row, reason))?;
+        }
+        let Ticket { link, place } = ticket;
+        row.conn = Some(link.id);
+        row.conn_reused = !matches!(place, LinkPlace::Opener);
+        let spoken = match place {
+            // Boxed, so that the requests that share a connection do not reserve space for opening one.
+            LinkPlace::Opener => Box::pin(link.open(context, endpoint, row)).await?,
+            LinkPlace::Stream => link.join(row).await.map(|()| Spoken::Http2)?,
+            LinkPlace::Idle(connection) => Spoken::Http1(connection),
+        };
+        if let Spoken::Http1(mut connection) = spoken {
+            if Box::pin(carry(context, endpoint, persistence, &mut connection, row)).await? {
+                link.keep(connection);
+            }
+            return Ok(());
+        }
+        let now = context.clock.now();
+        let mut call = Http2Exchange::begin(context, endpoint, &link, row, now)?;
+        let mut sent = call.sent_at();
+        if sent.is_none() {
+            let since = *waiting_since.get_or_insert(now);
+            // Boxed, because few requests wait.
+            sent = Box::pin(call.turn(since, limit)).await?;
+        }
+        if let Some(sent) = sent {
+            call.row.sent = Some(sent);
+            let ended = context.deadlines.within(sent, limit, pin!(call.receive(sent))).await;
+            let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(call.row)));
+            call.name_pod(ended.is_ok());
+            return ended;
+        }
+        drop(call);
+        // The ticket is void, so that another takes its place.
+        ticket = Ticket { link, place: LinkPlace::Stream };
+    }
 }
 
 /// A request in progress on its connection.
@@ -88,62 +114,86 @@ struct Http2Exchange<'a> {
     context: &'a ExchangeContext,
     endpoint: &'a TargetEndpoint,
     link: &'a Http2Link,
-    /// Slot of the stream, once there is one.
-    slot: Option<usize>,
+    /// Slot of the stream.
+    slot: usize,
     row: &'a mut RequestRow,
 }
 
 /// Frees the slot, and counts the bytes transferred, however the request ends.
 impl Drop for Http2Exchange<'_> {
     fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
         let mut session = self.link.session.get();
-        let stream = session.stream(slot);
+        let stream = session.stream(self.slot);
         self.row.stream = stream.id;
         self.row.bytes_sent = stream.sent;
         self.row.bytes_received = stream.received;
-        if session.close(slot) {
+        if session.close(self.slot) {
             drop(session);
             self.link.session.wake_driver();
         }
     }
 }
 
-impl Http2Exchange<'_> {
-    async fn run(&mut self, begun: Stamp) -> Result<()> {
-        let Some(slot) = self.send() else {
-            self.row.sent = None;
-            self.row.not_sent_reason = Some(NotSentReason::NoRequest.as_str().into());
-            return Err(ExchangeFailure::new(Outcome::NotSent, None));
+impl<'a> Http2Exchange<'a> {
+    /// Hands the request to the connection.
+    ///
+    /// # Errors
+    /// Returns an error if no valid request can be made.
+    fn begin(
+        context: &'a ExchangeContext,
+        endpoint: &'a TargetEndpoint,
+        link: &'a Http2Link,
+        row: &'a mut RequestRow,
+        now: Stamp,
+    ) -> Result<Self> {
+        let sink = BodySink {
+            messages: endpoint.grpc.as_ref().map(|_| grpc::Messages::default()),
+            beginning: context.searched_body(row),
         };
-        let link = self.link;
-        let head = poll_fn(|context| {
-            let mut session = link.session.get();
-            let stream = session.stream_mut(slot);
-            if stream.head.is_some() || stream.end.is_some() {
-                return Poll::Ready(stream.head);
-            }
-            stream.waker = Some(context.waker().clone());
-            Poll::Pending
+        let is_head = endpoint.method == Method::HEAD;
+        let opened = endpoint.http2.as_ref().and_then(|template| {
+            let write = |block: &mut Vec<u8>| template.write(row.seq, row.attempts, block);
+            link.session.get().open(now, is_head, sink, write).ok()
         });
-        let Some(head) = self.context.by_first_byte(begun, head).await? else {
-            return Err(self.failure(&link.session.get(), slot));
+        let slot = opened.ok_or_else(|| not_sent(row, NotSentReason::NoRequest))?;
+        link.session.wake_driver();
+        Ok(Self { context, endpoint, link, slot, row })
+    }
+
+    /// Returns the time the request was sent; `None` if it waits, or will not be sent on this connection.
+    fn sent_at(&self) -> Option<Stamp> {
+        self.link.session.get().stream(self.slot).sent_at
+    }
+
+    /// Waits until the request has been sent. Returns the time, or `None` if the connection accepts no more requests.
+    ///
+    /// # Errors
+    /// Returns an error if the request is not sent within `limit` after `since`.
+    async fn turn(&self, since: Stamp, limit: Duration) -> Result<Option<Stamp>> {
+        let is_over = |stream: &StreamSlot| stream.sent_at.is_some() || stream.end.is_some();
+        let turn = self.when(|stream| is_over(stream).then_some(stream.sent_at));
+        match self.context.deadlines.within(since, limit, turn).await {
+            Ok(Some(sent)) => Ok(Some(sent)),
+            // A request that moves from connection to connection must end, too.
+            Ok(None) if self.context.clock.now() < since + limit => Ok(None),
+            Ok(None) | Err(Elapsed) => Err(overdue(self.row)),
+        }
+    }
+
+    /// Receives the response.
+    async fn receive(&mut self, sent: Stamp) -> Result<()> {
+        let (link, slot) = (self.link, self.slot);
+        let is_told = |stream: &StreamSlot| stream.head.is_some() || stream.end.is_some();
+        let head = self.when(|stream| is_told(stream).then_some(stream.head));
+        let Some(head) = self.context.by_first_byte(sent, head).await? else {
+            return Err(self.failure(&link.session.get()));
         };
         self.note_head(head, link.session.get().stream(slot));
-        let end = poll_fn(|context| {
-            let mut session = link.session.get();
-            let stream = session.stream_mut(slot);
-            if let Some(end) = stream.end {
-                return Poll::Ready(end);
-            }
-            stream.waker = Some(context.waker().clone());
-            Poll::Pending
-        });
-        let (end, at) = end.await;
+        let (end, at) = self.when(|stream| stream.end).await;
         let session = link.session.get();
         let ended = match end {
             StreamEnd::Complete => self.judge(head, session.stream(slot), at),
-            _ => Err(self.failure(&session, slot)),
+            _ => Err(self.failure(&session)),
         };
         if ended.is_err() || self.row.outcome != Outcome::Ok {
             self.row.headers = self.context.plan.wanted.kept_of(&session.stream(slot).headers);
@@ -151,19 +201,17 @@ impl Http2Exchange<'_> {
         ended
     }
 
-    /// Hands the request to the connection. Returns `None` if no valid request can be made.
-    fn send(&mut self) -> Option<usize> {
-        let template = self.endpoint.http2.as_ref()?;
-        let sink = BodySink {
-            messages: self.endpoint.grpc.as_ref().map(|_| grpc::Messages::default()),
-            beginning: self.context.searched_body(self.row),
-        };
-        let (seq, attempt) = (self.row.seq, self.row.attempts);
-        let is_head = self.endpoint.method == Method::HEAD;
-        let slot = self.link.session.get().open(is_head, sink, |block| template.write(seq, attempt, block));
-        self.slot = slot.ok();
-        self.link.session.wake_driver();
-        self.slot
+    /// Waits until `read` finds something in the stream, and returns it.
+    fn when<T>(&self, read: impl Fn(&StreamSlot) -> Option<T>) -> impl Future<Output = T> {
+        poll_fn(move |context| {
+            let mut session = self.link.session.get();
+            let stream = session.stream_mut(self.slot);
+            let Some(found) = read(stream) else {
+                stream.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            };
+            Poll::Ready(found)
+        })
     }
 
     /// Records the head of the response.
@@ -181,10 +229,10 @@ impl Http2Exchange<'_> {
 
     /// Finds the pod's name in the beginning of the body, if no header has named the pod.
     fn name_pod(&mut self, is_whole: bool) {
-        let Some(slot) = self.slot.filter(|_| self.row.head.is_some() && self.row.pod.is_none()) else {
+        if self.row.head.is_none() || self.row.pod.is_some() {
             return;
-        };
-        if let Some(beginning) = self.link.session.get().stream_mut(slot).sink.beginning.take() {
+        }
+        if let Some(beginning) = self.link.session.get().stream_mut(self.slot).sink.beginning.take() {
             let mut before = self.link.last_pod();
             self.endpoint.name_pod(self.context, &beginning, is_whole, &mut before, self.row);
         }
@@ -210,8 +258,8 @@ impl Http2Exchange<'_> {
     }
 
     /// Returns the failure that ended the stream.
-    fn failure(&self, session: &Http2Session, slot: usize) -> ExchangeFailure {
-        let stream = session.stream(slot);
+    fn failure(&self, session: &Http2Session) -> ExchangeFailure {
+        let stream = session.stream(self.slot);
         let reached = match (self.row.head, stream.received) {
             (Some(_), _) => ResponseProgress::Body,
             (None, 0) if session.max_streams.is_none() => ResponseProgress::Connection,

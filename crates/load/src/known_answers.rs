@@ -1,6 +1,7 @@
 //! Known-answer tests: a server plays a script for each request and logs its actions by request id; the load's rows
 //! must agree with this log, request by request.
 
+mod early_answers;
 mod hidden_retries;
 mod http1_differential;
 mod http1_server;

@@ -53,6 +53,7 @@ mod record_file;
 pub mod remote;
 mod remote_address;
 mod request;
+mod request_write;
 mod resolve;
 mod response;
 mod row_recorder;

@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use http::StatusCode;
 use serde::Serialize;
 
+use super::error::{LoadError, Result};
 use super::load_plan::Plan;
 use super::tally;
 use rolldrop_record::parts::csv::CsvWriter;
@@ -102,16 +103,15 @@ impl RecordWriter {
         Ok(Self { path: record.path.clone(), out, requests })
     }
 
-    /// Returns the path of the file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes rows.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be written.
-    pub(super) fn write(&mut self, rows: &[RequestRow]) -> io::Result<()> {
+    pub(super) fn write(&mut self, rows: &[RequestRow]) -> Result<()> {
+        self.write_rows(rows).map_err(|source| LoadError::Record { path: self.path.clone(), source })
+    }
+
+    fn write_rows(&mut self, rows: &[RequestRow]) -> io::Result<()> {
         let requests = &self.requests;
         let mut counted = rows.iter().filter(|row| row.phase == Phase::Main).map(|row| {
             let (method, url) = requests.get(&*row.target).map_or(("", ""), |(method, url)| (method, url));
@@ -131,11 +131,12 @@ impl RecordWriter {
     ///
     /// # Errors
     /// Returns an error if the rows cannot be written.
-    pub(super) fn finish(self) -> io::Result<()> {
-        match self.out {
+    pub(super) fn finish(self) -> Result<()> {
+        let flushed = match self.out {
             Out::Csv(out) | Out::VegetaCsv(out) => out.finish().map(drop),
             Out::VegetaJson(mut out) => out.flush(),
-        }
+        };
+        flushed.map_err(|source| LoadError::Record { path: self.path, source })
     }
 }
 

@@ -51,6 +51,37 @@ pub(super) struct RecorderOutputs {
     pub(super) listener: Option<ConntrackListener>,
 }
 
+impl RecorderOutputs {
+    fn write_tables(&mut self, batch: Option<&RowBatch>) -> Result<()> {
+        if let Some(batch) = batch
+            && let Some(table) = self.tables.get_mut(batch.worker)
+        {
+            table.extend(&batch.rows)?;
+            if let Some(streams) = self.streams.get_mut(batch.worker) {
+                streams.write(batch)?;
+            }
+        }
+        for table in &mut self.tables {
+            table.tick()?;
+        }
+        for streams in &mut self.streams {
+            streams.ended.tick()?;
+            streams.gaps.tick()?;
+        }
+        Ok(())
+    }
+
+    /// Closes the tables, also if they could not be written in full (`written`) or one cannot be closed; then the lists
+    /// of open streams remain.
+    fn finish_tables(&mut self, mut written: Result<()>) -> Result<()> {
+        for table in std::mem::take(&mut self.tables) {
+            written = written.and(table.finish().map(drop).map_err(LoadError::from));
+        }
+        written?;
+        std::mem::take(&mut self.streams).into_iter().try_for_each(StreamTable::finish)
+    }
+}
+
 /// One worker's stream tables, with the list of its open streams.
 pub(super) struct StreamTable {
     run_dir: PathBuf,
@@ -115,18 +146,18 @@ impl<'a> RowRecorder<'a> {
     }
 
     /// Records until every worker has dropped its sender, and returns the seconds of the counted part. Calls `failed`
-    /// once if recording fails; later rows are only counted. Dropping the recorder also drops the receiver, so that no
-    /// worker waits for a recorder that is gone.
+    /// when the tables or another output fails; the others continue without it. Dropping the recorder also drops the
+    /// receiver, so that no worker waits for a recorder that is gone.
     ///
     /// # Errors
     /// Returns an error if a row or a log entry could not be written; the affected rows are lost.
     pub(super) fn run(mut self, batches: Receiver<RowBatch>, failed: impl Fn()) -> Result<Vec<LoadSecond>> {
-        let mut result = Ok(());
+        let (mut tables, mut others) = (Ok(()), Ok(()));
         loop {
             let received = batches.recv_timeout(TURN);
             let now = self.clock.now();
             self.live.turn(now);
-            let batch = match received {
+            let mut batch = match received {
                 Ok(batch) => Some(batch),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -136,64 +167,40 @@ impl<'a> RowRecorder<'a> {
                 self.series.add(&batch.rows);
             }
             self.series.end_before(now - ROW_DELAY);
-            if result.is_ok() {
-                result = self.write(batch, now);
-                if result.is_err() {
-                    failed();
-                }
+            if let (Some(listener), Some(batch)) = (&self.files.listener, &mut batch) {
+                listener.fill_in(batch.worker, &mut batch.rows);
             }
+            if tables.is_ok() {
+                tables = self.files.write_tables(batch.as_ref()).inspect_err(|_| failed());
+            }
+            others = others.and(self.write_others(batch.as_ref(), now).inspect_err(|_| failed()));
         }
-        result?;
+        let tables = self.files.finish_tables(tables);
         if let Some(seconds) = &mut self.seconds {
-            seconds.write_before(i64::MAX, &self.live.workers)?;
-        }
-        for table in self.files.tables {
-            table.finish()?;
-        }
-        for streams in self.files.streams {
-            streams.finish()?;
+            others = others.and(seconds.write_before(i64::MAX, &self.live.workers));
         }
         for record in self.files.records {
-            let path = record.path().to_owned();
-            record.finish().map_err(|source| LoadError::Record { path, source })?;
+            others = others.and(record.finish());
         }
+        tables.and(others)?;
         if let Some(journal) = self.seconds.and_then(|seconds| seconds.journal) {
             journal.end(self.live.workers);
         }
         Ok(self.series.finish())
     }
 
-    fn write(&mut self, mut batch: Option<RowBatch>, now: Stamp) -> Result<()> {
-        if let (Some(listener), Some(batch)) = (&self.files.listener, &mut batch) {
-            listener.fill_in(batch.worker, &mut batch.rows);
-        }
-        if let Some(seconds) = &mut self.seconds {
-            if let Some(batch) = &batch {
-                seconds.add(&batch.rows);
-            }
-            seconds.write_before(interval_of(now - ROW_DELAY, seconds.zero), &self.live.workers)?;
-        }
-        for record in &mut self.files.records {
-            let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
-            let written = record.write(rows);
-            written.map_err(|source| LoadError::Record { path: record.path().to_owned(), source })?;
-        }
-        if let Some(batch) = batch
-            && let Some(table) = self.files.tables.get_mut(batch.worker)
-        {
-            table.extend(&batch.rows)?;
-            if let Some(streams) = self.files.streams.get_mut(batch.worker) {
-                streams.write(&batch)?;
-            }
-        }
-        for table in &mut self.files.tables {
-            table.tick()?;
-        }
-        for streams in &mut self.files.streams {
-            streams.ended.tick()?;
-            streams.gaps.tick()?;
-        }
-        Ok(())
+    /// Writes to the outputs other than the tables. Closes those that fail, and returns the first error.
+    fn write_others(&mut self, batch: Option<&RowBatch>, now: Stamp) -> Result<()> {
+        let rows = batch.map_or(&[][..], |batch| &batch.rows);
+        let mut failures = Vec::new();
+        let mut is_written = |written: Result<()>| written.map_err(|e| failures.push(e)).is_ok();
+        self.seconds.take_if(|seconds| {
+            seconds.add(rows);
+            let end = interval_of(now - ROW_DELAY, seconds.zero);
+            !is_written(seconds.write_before(end, &self.live.workers))
+        });
+        self.files.records.retain_mut(|record| is_written(record.write(rows)));
+        failures.into_iter().next().map_or(Ok(()), Err)
     }
 }
 
@@ -298,5 +305,66 @@ impl<'a> LiveFigures<'a> {
         let recent = std::mem::take(&mut self.recent);
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).recent = Recent::of(&recent);
         self.recent_since = now;
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::load_plan::Plan;
+    use crate::record_file::{Record, RecordFormat};
+    use crate::{Load, LoadTarget};
+    use rolldrop_record::parts::read_table;
+
+    #[test]
+    fn full_disk_of_record_spares_other_outputs() {
+        const BATCH: u64 = 1_000;
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::start();
+        let settings = Load { targets: vec![LoadTarget::new("web", "http://web:80/")], ..Load::new("") };
+        let plan = Plan::new(settings).unwrap();
+        let record = |format, path: &Path| {
+            RecordWriter::create(&Record { format, path: path.to_owned() }, &plan).unwrap()
+        };
+        let [before, after] = ["before.csv", "after.json"].map(|name| dir.path().join(name));
+        let files = RecorderOutputs {
+            tables: vec![PartWriter::create(dir.path(), "load-0", clock).unwrap()],
+            streams: vec![StreamTable::create(dir.path(), "load-0", clock).unwrap()],
+            records: vec![
+                record(RecordFormat::Csv, &before),
+                record(RecordFormat::Csv, Path::new("/dev/full")),
+                record(RecordFormat::VegetaJson, &after),
+            ],
+            journal: None,
+            listener: None,
+        };
+        let now = clock.now();
+        let row = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, now, now);
+        let (batches, received) = channel();
+        for batch in 0..3 {
+            let rows = (batch * BATCH..(batch + 1) * BATCH).map(row).collect();
+            let (streams, gaps) = Default::default();
+            let scheduled = (batch + 1) * BATCH;
+            let batch = RowBatch { worker: 0, rows, streams, gaps, open: None, scheduled, in_flight: 0 };
+            batches.send(batch).unwrap();
+        }
+        drop(batches);
+        let (progress, failures) = (Mutex::default(), std::cell::Cell::new(0));
+        let mut no_log = None;
+        let sources = ["load-0".to_owned()];
+        let recorder = RowRecorder::new(clock, now, files, &mut no_log, &progress, &sources).unwrap();
+        let error = recorder.run(received, || failures.set(failures.get() + 1)).unwrap_err();
+        assert!(
+            matches!(&error, LoadError::Record { path, .. } if path == Path::new("/dev/full")),
+            "{error}"
+        );
+        assert_eq!(failures.get(), 1);
+        let rows: Vec<RequestRow> = read_table(dir.path()).unwrap();
+        assert_eq!(rows.len() as u64, 3 * BATCH);
+        let lines = |path| std::fs::read_to_string(path).unwrap().lines().count() as u64;
+        assert_eq!((lines(&before), lines(&after)), (3 * BATCH + 1, 3 * BATCH));
     }
 }

@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, Result};
 use super::http1_client::{Http1Exchange, Switch};
 use super::request::{Persistence, WebSocket};
+use super::request_write::RequestWrite;
 use rolldrop_record::Outcome;
 
 /// Status of a response that switches protocols, and of every later message.
@@ -75,7 +76,8 @@ pub(super) async fn exchange(
     let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
     talk.row.sent = Some(talk.context.clock.now());
     // The server may have sent a close frame with a code before it read this message; that code is recorded.
-    talk.write_error = send(talk, Frame::message(message.clone(), OpCode::Data(kind), true)).await.err();
+    let sent = send(talk, Frame::message(message.clone(), OpCode::Data(kind), true)).await;
+    talk.write = RequestWrite::ended(sent);
     if echo(talk, message.len()).await? != message {
         return Err(no_echo());
     }
@@ -97,7 +99,8 @@ async fn shake_hands(talk: &mut Http1Exchange<'_>, templates: &WebSocket) -> Res
     // Removes the empty line, to append more fields.
     request.truncate(request.len() - 2);
     request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
-    talk.write_error = talk.connection.write_all(&request, &mut talk.row.bytes_sent).await.err();
+    let sent = talk.connection.write_all(&request, &mut talk.row.bytes_sent).await;
+    talk.write = RequestWrite::ended(sent);
     let mut head = talk.read_head(Switch::Asked).await?;
     talk.row.status = Some(head.status);
     if head.status == SWITCHED {

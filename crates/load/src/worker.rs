@@ -27,7 +27,7 @@ use super::exchange::{Exchange, Via};
 use super::exchange_context::ExchangeContext;
 use super::feed::RequestFeed;
 use super::http1_pool::Http1Pool;
-use super::http2_client;
+use super::http2_client::{Http2Pool, PoolLimits};
 use super::late_requests;
 use super::not_sent_reason::NotSentReason;
 use super::open_streams::OpenRows;
@@ -128,6 +128,8 @@ impl Task {
 
 struct Worker {
     context: ExchangeContext,
+    /// HTTP/2 connections, which the exchanges share with the worker's state.
+    http2: Rc<RefCell<Http2Pool>>,
     state: RefCell<WorkerState>,
     /// Notified by a lane when the loop must check the state.
     turn: Notify,
@@ -136,7 +138,7 @@ struct Worker {
 impl Worker {
     fn new(task: Task) -> Self {
         let settings = &task.context.plan.settings;
-        let limits = http2_client::PoolLimits {
+        let limits = PoolLimits {
             connections: task.max_connections,
             is_wanted: settings.connections.max.is_some(),
             streams: settings.max_concurrent_streams(),
@@ -144,10 +146,12 @@ impl Worker {
             requests: settings.connections.max_requests.unwrap_or(u64::MAX),
             age: settings.connections.max_age,
         };
+        let http2 = Http2Pool::new(task.context.endpoints.len(), limits);
+        let http2 = Rc::new(RefCell::new(http2));
         let state = WorkerState {
             worker: task.worker,
             pool: Http1Pool::new(task.context.endpoints.len(), limits),
-            http2: http2_client::Http2Pool::new(task.context.endpoints.len(), limits),
+            http2: Rc::clone(&http2),
             shares_streams: settings.http != Http::Http1
                 && settings.connections.mode == ConnectionMode::Keepalive,
             feed: task.feed,
@@ -159,7 +163,7 @@ impl Worker {
             tally: Tally::default(),
             rows: Vec::new(),
         };
-        Self { context: task.context, state: RefCell::new(state), turn: Notify::new() }
+        Self { context: task.context, http2, state: RefCell::new(state), turn: Notify::new() }
     }
 
     async fn run(self: &Rc<Self>, mut timer: DueTimer, control: &Control) -> io::Result<()> {
@@ -268,10 +272,7 @@ impl Worker {
             });
             let mut place = Some(next.await);
             while let Some(exchange) = &mut place {
-                if exchange.via.is_void() {
-                    self.state.borrow_mut().choose_again(exchange, self.context.clock.now());
-                }
-                let ended = exchange.run(&self.context).await;
+                let ended = exchange.run(&self.context, &self.http2).await;
                 self.end(&mut place, ended, lane);
                 // Let other lanes close their connections first. A server wakes only once for connections that arrive
                 // back to back, but once per connection if they arrive singly.
@@ -325,7 +326,7 @@ struct WorkerState {
     /// Indexes of idle lanes.
     resting: Vec<usize>,
     pool: Http1Pool,
-    http2: http2_client::Http2Pool,
+    http2: Rc<RefCell<Http2Pool>>,
     /// True if requests share connections, so that there may be more requests than connections.
     shares_streams: bool,
     tally: Tally,
@@ -336,7 +337,7 @@ impl WorkerState {
     /// Returns the next request, whether due now or later; `None` if there is currently nothing to wait for.
     fn next(&self, now: Stamp) -> Option<DueRequest> {
         self.feed.next(now, || match self.shares_streams {
-            true => self.http2.has_room(),
+            true => self.http2.borrow().has_room(),
             false => self.in_flight < self.pool.limits.connections,
         })
     }
@@ -355,7 +356,7 @@ impl WorkerState {
         let via = if late_requests::is_too_late(due.at, now) {
             Err(NotSentReason::Late)
         } else if context.endpoints[endpoint].http2.is_some() {
-            self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
+            self.http2.borrow_mut().take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
         } else {
             let is_usable = match context.endpoints[endpoint].websocket {
                 None => Connection::is_idle,
@@ -378,14 +379,6 @@ impl WorkerState {
                 Err(reason)
             }
         })
-    }
-
-    /// Chooses another connection, if one is available, because the chosen one was closed before any part of the
-    /// request was written.
-    fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
-        if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
-            exchange.via = Via::Http2(Some(ticket));
-        }
     }
 
     fn count(&mut self, context: &ExchangeContext, row: &RequestRow, endpoint: usize) {

@@ -12,8 +12,8 @@ pub const SERVER_ERROR: u16 = 500;
 /// A request as a gateway logged it, without anything that its client chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedRequest {
-    /// Earliest time at which the gateway may have received the request, on the gateway's clock. The Unix epoch if the
-    /// log shows only the end.
+    /// Earliest time at which the gateway may have passed the request on, on the gateway's clock: when it received the
+    /// request, unless the log shows for how long it then waited. The Unix epoch if the log shows only the end.
     pub earliest: Stamp,
     /// Latest such time. The difference from `earliest` is the resolution of the log.
     pub latest: Stamp,
@@ -21,7 +21,8 @@ pub struct LoggedRequest {
     pub took: Option<Duration>,
     /// Status sent to the client; `None` if none was sent.
     pub status: Option<u16>,
-    /// Attempts that the line shows, in order; empty if no upstream was chosen.
+    /// Attempts that the line shows, in order; empty if no upstream was chosen. An attempt before the last one failed,
+    /// unless its outcome is [`Outcome::Ok`]: its response then redirected the request to the next upstream.
     pub attempts: Vec<LoggedAttempt>,
     /// Number of attempts made, which may be more than the line shows; `None` if the log does not show it.
     pub attempts_made: Option<u32>,
@@ -39,9 +40,11 @@ impl LoggedRequest {
         self.status.is_some_and(|status| status < SERVER_ERROR)
     }
 
-    /// Returns the number of attempts after the first one; `None` if the log does not show it.
+    /// Returns the number of attempts that repeated a failed one; `None` if the log does not show it.
     pub fn retries(&self) -> Option<u64> {
-        self.attempts_made.map(|made| u64::from(made).saturating_sub(1))
+        let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
+        let redirects = earlier.iter().filter(|attempt| attempt.outcome == Some(Outcome::Ok)).count() as u64;
+        self.attempts_made.map(|made| u64::from(made).saturating_sub(1 + redirects))
     }
 }
 

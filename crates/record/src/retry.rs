@@ -22,8 +22,9 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
         | Outcome::DnsError
         | Outcome::H2RefusedStream
         | Outcome::H2Goaway => true,
-        // An alert may also arrive after the request was sent.
-        Outcome::TlsError => attempt.sent.is_none(),
+        // An alert may also arrive after the request was sent. A request that waited for its turn on an HTTP/2
+        // connection may never have been sent.
+        Outcome::TlsError | Outcome::ResponseTimeout => attempt.sent.is_none(),
         Outcome::HttpError => attempt.grpc_status == Some(GRPC_UNAVAILABLE),
         _ => false,
     };
@@ -104,6 +105,8 @@ mod tests {
         let alert = attempt(Outcome::TlsError, None, None);
         assert!(is_retried("GET", &alert) && !is_retried("POST", &alert), "the request had been sent");
         assert!(is_retried("POST", &RequestRow { sent: None, ..alert }));
+        let overdue = attempt(Outcome::ResponseTimeout, None, None);
+        assert!(!is_retried("POST", &overdue) && is_retried("POST", &RequestRow { sent: None, ..overdue }));
     }
 
     #[test]

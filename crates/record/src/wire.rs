@@ -5,6 +5,8 @@
 //! unsent rows and the most recently sent ones, so a reader that counts its rows and reconnects with that number gets
 //! every row once. A restarted proxy is a different recorder: it counts from 0, with its own clock. `&of=T` identifies
 //! the recorder that N refers to, by its `started_ns`; any other recorder sends everything it has.
+//!
+//! Only a reader that sends [`COLLECTOR_HEADER`] collects the rows. Anyone else who reads them changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,6 +28,10 @@ pub const TOKEN_WANTED: &str = "the admin port needs a token";
 /// Header with the admin port's token. An alternative to `Authorization: Bearer`, which the API server does not forward
 /// to pods.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
+
+/// Header of a request for the row stream whose reader collects the rows. The proxy keeps rows for such a reader, and
+/// waits for it before it exits.
+pub const COLLECTOR_HEADER: &str = "rolldrop-collector";
 
 /// The secret of the admin port. No output contains it.
 #[derive(Clone, PartialEq, Eq)]

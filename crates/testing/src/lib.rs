@@ -5,6 +5,8 @@
 //! in pieces, the sizes of the pieces make no difference. These modules are compiled only into fuzz targets and unit
 //! tests.
 
+#![expect(clippy::print_stderr, reason = "the inputs of a failed test are shown")]
+
 mod inputs;
 pub mod schema;
 #[cfg(test)]

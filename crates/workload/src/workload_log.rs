@@ -104,7 +104,7 @@ impl WorkloadLog {
             sink.borrow_mut().write_all(&bytes)
         });
         if let Err(error) = written {
-            eprintln!("rolldrop workload: failed to write the log: {error}");
+            let _ = writeln!(io::stderr(), "rolldrop workload: failed to write the log: {error}");
         }
     }
 }

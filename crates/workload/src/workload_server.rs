@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -249,7 +249,7 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
 /// descriptors left), which would make the loop spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-        eprintln!("rolldrop workload: failed to accept a connection: {error}");
+        let _ = writeln!(io::stderr(), "rolldrop workload: failed to accept a connection: {error}");
         sleep(Duration::from_millis(10)).await;
     }
 }

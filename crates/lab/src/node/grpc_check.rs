@@ -40,6 +40,26 @@ struct CallStatus {
     message: String,
 }
 
+/// Reason why a call has no result.
+enum CallFailure {
+    /// The server's answer, or one that it should not have sent.
+    Status(CallStatus),
+    /// The connection or the stream ended first.
+    Transport(h2::Error),
+}
+
+impl From<CallStatus> for CallFailure {
+    fn from(status: CallStatus) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<h2::Error> for CallFailure {
+    fn from(error: h2::Error) -> Self {
+        Self::Transport(error)
+    }
+}
+
 const UNKNOWN: u32 = 2;
 const NOT_FOUND: u32 = 5;
 const UNIMPLEMENTED: u32 = 12;
@@ -61,14 +81,20 @@ impl GrpcCheck {
             )
         })?;
         let call = async {
-            tokio::select! {
-                answer = self.call(&mut requests) => answer,
-                // The connection must be driven; it may close first.
-                ended = connection => Err(match ended {
-                    Ok(()) => unavailable("error reading from server: EOF"),
-                    Err(error) => unavailable(&error.to_string()),
-                }),
-            }
+            let call = self.call(&mut requests);
+            tokio::pin!(call, connection);
+            // The connection must be driven. It may close first, also together with a complete response.
+            let (answer, end) = tokio::select! {
+                answer = &mut call => (answer, None),
+                end = &mut connection => (call.await, Some(end)),
+            };
+            answer.map_err(|failure| match (failure, end) {
+                (CallFailure::Status(status), _) => status,
+                (CallFailure::Transport(_), Some(Ok(()))) => unavailable("error reading from server: EOF"),
+                (CallFailure::Transport(_), Some(Err(error))) | (CallFailure::Transport(error), None) => {
+                    unavailable(&error.to_string())
+                }
+            })
         };
         let called = timeout_at(deadline, call).await;
         match called
@@ -108,40 +134,38 @@ impl GrpcCheck {
     }
 
     /// Calls the service and returns its status number.
-    async fn call(&self, requests: &mut SendRequest<Bytes>) -> Result<u64, CallStatus> {
-        let broken = |error: h2::Error| unavailable(&error.to_string());
+    async fn call(&self, requests: &mut SendRequest<Bytes>) -> Result<u64, CallFailure> {
         let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("user-agent", PROBE_AGENT)
             .body(())
             .map_err(|error| internal(&error.to_string()))?;
-        std::future::poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
-        let (answer, mut sending) = requests.send_request(request, false).map_err(broken)?;
-        sending.send_data(framed(&request_message(&self.service)), true).map_err(broken)?;
+        std::future::poll_fn(|context| requests.poll_ready(context)).await?;
+        let (answer, mut sending) = requests.send_request(request, false)?;
+        sending.send_data(framed(&request_message(&self.service)), true)?;
 
-        let (head, mut body) = answer.await.map_err(broken)?.into_parts();
+        let (head, mut body) = answer.await?.into_parts();
         if head.status != StatusCode::OK {
             let message = format!("unexpected HTTP status code received from server: {}", head.status);
             let code = if head.status == StatusCode::NOT_FOUND { UNIMPLEMENTED } else { UNKNOWN };
-            return Err(CallStatus { code, message });
+            return Err(CallStatus { code, message }.into());
         }
         let mut message = BytesMut::new();
         while let Some(chunk) = body.data().await {
-            let chunk = chunk.map_err(broken)?;
+            let chunk = chunk?;
             // Flow control would only slow down a server that sends too much.
             let _ = body.flow_control().release_capacity(chunk.len());
             if message.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(internal("received message larger than max"));
+                return Err(internal("received message larger than max").into());
             }
             message.extend_from_slice(&chunk);
         }
         // A response without a message has its status in the headers.
-        let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
+        let trailers = body.trailers().await?.unwrap_or(head.headers);
         check_status(&trailers)?;
-        unframed(message.freeze())
-            .and_then(serving_number)
-            .ok_or_else(|| internal("the response cannot be parsed"))
+        let number = unframed(message.freeze()).and_then(serving_number);
+        Ok(number.ok_or_else(|| internal("the response cannot be parsed"))?)
     }
 }
 
@@ -314,6 +338,50 @@ mod tests {
         for (status, body, trailers, why) in cases {
             assert_eq!(check(serve(status, body, trailers).await, ENOUGH).await.unwrap_err(), why);
         }
+    }
+
+    /// Serves one connection: reads the preface, the settings and one request, then writes these bytes and closes.
+    async fn answer_and_close(answer: &'static [u8]) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        const SETTINGS_AND_ACK: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_exact(&mut [0; 24]).await.unwrap();
+            stream.write_all(SETTINGS_AND_ACK).await.unwrap();
+            loop {
+                let mut header = [0; 9];
+                stream.read_exact(&mut header).await.unwrap();
+                let mut payload = vec![0; usize::from(u16::from_be_bytes([header[1], header[2]]))];
+                stream.read_exact(&mut payload).await.unwrap();
+                match header[3..5] {
+                    [6, 0] => {
+                        header[4] = 1;
+                        stream.write_all(&[&header, &payload[..]].concat()).await.unwrap();
+                    }
+                    [0, 1] => break,
+                    _ => {}
+                }
+            }
+            stream.write_all(answer).await.unwrap();
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn grpc_response_before_close_counts() {
+        // A head, the message SERVING, trailers with grpc-status 0, and a GOAWAY.
+        const SERVING: &[u8] = b"\0\0\x01\x01\x04\0\0\0\x01\x88\
+            \0\0\x07\0\0\0\0\0\x01\0\0\0\0\x02\x08\x01\
+            \0\0\x0f\x01\x05\0\0\0\x01\0\x0bgrpc-status\x010\
+            \0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\0";
+        let limit = Duration::from_secs(60);
+        for _ in 0..10 {
+            assert_eq!(check(answer_and_close(SERVING).await, limit).await, Ok(()));
+        }
+        let why = check(answer_and_close(b"").await, limit).await.unwrap_err();
+        assert!(why.ends_with("code = Unavailable desc = error reading from server: EOF"), "{why}");
     }
 
     #[tokio::test]

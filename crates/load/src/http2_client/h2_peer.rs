@@ -14,7 +14,7 @@ use super::http2_session::Http2Session;
 use super::session_io::SessionIo;
 use super::stream_slot::{BodySink, StreamEnd};
 use crate::request::http2_template;
-use rolldrop_record::Clock;
+use rolldrop_record::{Clock, Stamp};
 
 /// Lengths of the bodies, in both directions; some exceed the windows of streams and connections.
 const LENGTHS: [usize; 6] = [0, 1, 16_384, 16_385, 100_000, 3_000_000];
@@ -55,14 +55,14 @@ async fn h2_server_echoes_bodies_of_all_lengths() {
     let (client, server) = duplex(5000);
     let mut tasks = JoinSet::new();
     tasks.spawn(echo(server));
-    let (mut session, mut io) = (Http2Session::new(), SessionIo::new(client, Clock::start()));
+    let (mut session, mut io) = (Http2Session::new(usize::MAX), SessionIo::new(client, Clock::start()));
     let request = http::Request::post("http://web/").body(()).unwrap();
     for round in 0..2_u8 {
         let mut slots = Vec::new();
         for (number, length) in LENGTHS.into_iter().cycle().take(20).enumerate() {
             let body: Vec<u8> = (0..length).map(|at| at.to_le_bytes()[0] ^ round).collect();
             let sum = sum(&body).to_string();
-            let slot = session.open(false, BodySink::default(), |block| {
+            let slot = session.open(Stamp::default(), false, BodySink::default(), |block| {
                 block.extend(http2_template::encode(&request));
                 Ok::<_, Infallible>(Bytes::from(body))
             });

@@ -116,9 +116,10 @@ pub(super) enum LinkState {
 }
 
 impl Http2Link {
-    /// Creates a link that is not being opened yet.
-    pub(super) fn new(id: u64, counted: Option<Rc<()>>) -> Rc<Self> {
-        let session = SharedSession { state: RefCell::new(Http2Session::new()), driver: Cell::default() };
+    /// Creates a link that is not being opened yet. It will carry at most this many streams at a time.
+    pub(super) fn new(id: u64, wanted_streams: usize, counted: Option<Rc<()>>) -> Rc<Self> {
+        let state = RefCell::new(Http2Session::new(wanted_streams));
+        let session = SharedSession { state, driver: Cell::default() };
         let (pod, ending) = (RefCell::default(), SetOnce::new());
         Rc::new(Self { id, session: Rc::new(session), pod, ending, _counted: counted })
     }
@@ -150,6 +151,11 @@ impl Http2Link {
             LinkProtocol::Http1(idle) => Some(idle.borrow_mut()),
             LinkProtocol::Http2 { .. } => None,
         }
+    }
+
+    /// Returns true if the connection speaks HTTP/2, as far as is known.
+    pub(super) fn may_speak_http2(&self) -> bool {
+        self.idle().is_none()
     }
 
     /// Returns true if the connection speaks HTTP/1.1 and is not idle; if no request uses it either, it will never be

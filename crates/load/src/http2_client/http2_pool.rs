@@ -2,8 +2,8 @@
 //!
 //! A request uses a kept connection that currently carries no other request. If there is none, the request opens a
 //! connection while there are fewer than the user asked for, and shares one otherwise. If the user did not ask for a
-//! number, sharing is preferred. No request waits for a free stream. If TLS negotiates the HTTP version, no request
-//! waits for a connection that another request is opening.
+//! number, sharing is preferred. No request waits for a free stream, except one whose connection ended while it waited
+//! for its turn. If TLS negotiates the HTTP version, no request waits for a connection that another request is opening.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// Creates a new connection for one request that has no row of its own.
     pub(crate) fn alone() -> Self {
-        Self::to_open(Http2Link::new(0, None))
+        Self::to_open(Http2Link::new(0, 1, None))
     }
 
     /// Returns true if the connection to be shared accepts no more requests.
@@ -95,7 +95,7 @@ impl Http2Pool {
         self.forget_the_useless(now);
         if persistence == Persistence::Close {
             self.make_room().then_some(()).ok_or(NotSentReason::MaxConnections)?;
-            let link = Http2Link::new(self.new_id(), Some(self.fresh.clone()));
+            let link = Http2Link::new(self.new_id(), 1, Some(self.fresh.clone()));
             return Ok(Ticket::to_open(link));
         }
         while let Some(index) = self.to_share(endpoint) {
@@ -104,7 +104,7 @@ impl Http2Pool {
             }
         }
         if self.make_room() {
-            let link = Http2Link::new(self.new_id(), None);
+            let link = Http2Link::new(self.new_id(), self.limits.streams, None);
             self.kept[endpoint].push_back(KeptConnection { link: link.clone(), carried: 1 });
             self.retire_the_last(endpoint);
             return Ok(Ticket::to_open(link));
@@ -116,6 +116,29 @@ impl Http2Pool {
         })
     }
 
+    /// Chooses another connection for a request whose first one accepts no more requests. If all are full, the request
+    /// waits on the one with the fewest requests.
+    ///
+    /// # Errors
+    /// Returns an error if there is no connection on which the request can wait.
+    pub(crate) fn take_again(
+        &mut self,
+        endpoint: usize,
+        persistence: Persistence,
+        now: Stamp,
+    ) -> Result<Ticket, NotSentReason> {
+        self.take(endpoint, persistence, now).or_else(|reason| {
+            let is_shareable = |link: &Http2Link| match link.standing() {
+                LinkState::Up(_) => link.may_speak_http2(),
+                LinkState::Connecting => self.limits.awaits,
+                LinkState::Over => false,
+            };
+            let places = self.kept[endpoint].iter().enumerate().filter(|(_, kept)| is_shareable(&kept.link));
+            let index = places.min_by_key(|(_, kept)| kept.streams()).map(|(index, _)| index);
+            index.and_then(|index| self.share(endpoint, index)).ok_or(reason)
+        })
+    }
+
     /// Returns the index of the kept connection for the next request; `None` if a new one should be opened.
     fn to_share(&self, endpoint: usize) -> Option<usize> {
         let (standing, streams, index) = self.best(endpoint)?;
@@ -124,11 +147,12 @@ impl Http2Pool {
         (is_idle || !opens_another).then_some(index)
     }
 
-    /// Returns true if a kept connection, or one that may still be opened, has room for another request.
+    /// Returns true if a kept connection, or one that may still be opened, has room for another request. A connection that
+    /// carries none can be closed to make room, even if its server allows no streams.
     pub(crate) fn has_room(&self) -> bool {
         let is_free = |kept: &KeptConnection| {
-            let standing = kept.link.standing();
-            standing == LinkState::Over || kept.streams() < self.most(standing)
+            let (standing, streams) = (kept.link.standing(), kept.streams());
+            standing == LinkState::Over || streams == 0 || streams < self.most(standing)
         };
         self.open() < self.limits.connections || self.kept.iter().flatten().any(is_free)
     }
@@ -236,6 +260,17 @@ mod tests {
     fn pool_opens_requested_connections_before_sharing() {
         let taken = taken(&mut pool(2, true, 2), 5, Persistence::Keep);
         assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSentReason::MaxConcurrentStreams)]);
+    }
+
+    #[test]
+    fn moved_request_waits_on_emptiest_connection() {
+        let (mut pool, now) = (pool(2, false, 2), Stamp::from_unix_ns(0));
+        let mut tickets: Vec<_> = (0..4).map(|_| pool.take(0, Persistence::Keep, now).unwrap()).collect();
+        tickets.extend((0..3).map(|_| pool.take_again(0, Persistence::Keep, now).unwrap()));
+        assert_eq!(tickets.iter().map(|ticket| ticket.link.id).collect::<Vec<_>>(), [0, 0, 1, 1, 0, 1, 0]);
+        pool.limits.awaits = false;
+        let refused = pool.take_again(0, Persistence::Keep, now).err();
+        assert_eq!(refused, Some(NotSentReason::MaxConcurrentStreams));
     }
 
     #[test]

@@ -123,9 +123,11 @@ pub(super) struct Http2Session {
     /// Slots of the streams with an id whose exchange has not ended.
     by_id: HashMap<u32, usize, BuildHasherDefault<IdHasher>>,
     next_id: u32,
-    /// Number of streams that count against the peer's limit.
+    /// Number of streams that count against the limits.
     open: usize,
-    /// Slots whose requests wait until the peer's limit allows another stream.
+    /// Maximum number of concurrent streams that this side wants.
+    wanted_streams: usize,
+    /// Slots whose requests wait until the limits allow another stream.
     waiting: VecDeque<usize>,
     /// Streams with body content to send.
     sending: VecDeque<StreamKey>,
@@ -147,8 +149,8 @@ pub(super) struct Http2Session {
 }
 
 impl Http2Session {
-    /// Creates the state of a new connection.
-    pub(super) fn new() -> Self {
+    /// Creates the state of a new connection, which is to carry at most this many streams at a time.
+    pub(super) fn new(wanted_streams: usize) -> Self {
         let mut output = Http2Output::default();
         output.add_bytes(PREFACE);
         let list = u32::try_from(MAX_HEADER_LIST).unwrap_or(u32::MAX);
@@ -173,6 +175,7 @@ impl Http2Session {
             by_id: HashMap::default(),
             next_id: 1,
             open: 0,
+            wanted_streams,
             waiting: VecDeque::new(),
             sending: VecDeque::new(),
             receive_window: CONNECTION_WINDOW,
@@ -188,8 +191,12 @@ impl Http2Session {
 
     /// Returns true if the connection accepts no more requests.
     pub(super) fn is_over(&self) -> bool {
-        let has_ended = self.end.is_some() || self.goaway.is_some() || self.write_error.is_some();
-        has_ended || self.next_id >= LAST_IDS
+        self.sends_no_more() || self.next_id >= LAST_IDS
+    }
+
+    /// Returns true if no other request will be sent, not even one assigned to the connection before.
+    fn sends_no_more(&self) -> bool {
+        self.end.is_some() || self.goaway.is_some() || self.write_error.is_some()
     }
 
     /// Returns true if nothing more can happen on the connection.
@@ -197,13 +204,15 @@ impl Http2Session {
         self.end.is_some() || (self.goaway.is_some() && self.open == 0)
     }
 
-    /// Begins a request and returns its slot, which [`close`](Self::close) must free. `write` appends the header block
-    /// and returns the body. `is_bodiless` means that the response has no body, whatever its head announces.
+    /// Begins a request at `now` and returns its slot, which [`close`](Self::close) must free. `write` appends the
+    /// header block and returns the body. `is_bodiless` means that the response has no body, whatever its head
+    /// announces. A request that may not be sent yet waits; one that will not be sent at all has ended.
     ///
     /// # Errors
     /// Returns the error of `write`.
     pub(super) fn open<E>(
         &mut self,
+        now: Stamp,
         is_bodiless: bool,
         sink: BodySink,
         write: impl FnOnce(&mut Vec<u8>) -> Result<Bytes, E>,
@@ -223,17 +232,14 @@ impl Http2Session {
         let slot = &mut self.slots[index];
         slot.reset(is_bodiless, sink);
         slot.unsent = body;
-        let is_over = self.end.is_some() || self.goaway.is_some();
-        if is_over || !self.waiting.is_empty() || !self.has_room() {
+        if self.sends_no_more() {
+            self.output.take_begun(begin);
+            self.slots[index].finish(StreamEnd::Connection, now);
+        } else if !self.waiting.is_empty() || !self.has_room() {
             self.slots[index].waiting = self.output.take_begun(begin);
-            if is_over {
-                let end = self.goaway.map_or(StreamEnd::Connection, |goaway| StreamEnd::GoAway(goaway.code));
-                self.slots[index].finish(end, Stamp::default());
-            } else {
-                self.waiting.push_back(index);
-            }
+            self.waiting.push_back(index);
         } else {
-            self.send_request(index, begin);
+            self.send_request(index, begin, now);
         }
         Ok(index)
     }
@@ -271,8 +277,7 @@ impl Http2Session {
         self.slots[slot].waker = None;
         self.slots[slot].unsent = Bytes::new();
         self.free.push(slot);
-        self.send_waiting();
-        !self.output.waiting().is_empty()
+        !self.output.waiting().is_empty() || self.is_request_due()
     }
 
     /// Returns the bytes to write next.
@@ -314,19 +319,30 @@ impl Http2Session {
         }
     }
 
+    /// Writes nothing more, because a write failed.
+    pub(super) fn stop_writing(&mut self, error: io::Error, now: Stamp) {
+        self.write_error = Some(error);
+        self.finish_waiting(now);
+    }
+
     /// Ends the connection, and all streams that have not ended.
     pub(super) fn finish(&mut self, end: ConnectionEnd, now: Stamp) {
         if self.end.is_none() {
             self.end = Some(end);
+            self.finish_waiting(now);
             self.finish_streams(StreamEnd::Connection, now, |_| true);
         }
     }
 
-    /// Ends the streams for which `is_meant` returns true, and all waiting requests.
-    fn finish_streams(&mut self, end: StreamEnd, now: Stamp, is_meant: impl Fn(u32) -> bool) {
+    /// Ends the requests that wait. The peer knows nothing of them, so no frame of its own can be about them.
+    fn finish_waiting(&mut self, now: Stamp) {
         for slot in std::mem::take(&mut self.waiting) {
-            self.slots[slot].finish(end, now);
+            self.slots[slot].finish(StreamEnd::Connection, now);
         }
+    }
+
+    /// Ends the streams for which `is_meant` returns true.
+    fn finish_streams(&mut self, end: StreamEnd, now: Stamp, is_meant: impl Fn(u32) -> bool) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].id.is_some_and(&is_meant) {
                 self.end_open(slot);
@@ -497,10 +513,9 @@ impl Http2Session {
         if let Some(key) = key {
             self.end_open(key.slot);
         }
-        self.send_waiting();
     }
 
-    /// Stops counting a stream against the peer's limit.
+    /// Stops counting a stream against the limits.
     fn end_open(&mut self, slot: usize) {
         if std::mem::take(&mut self.slots[slot].is_open) {
             self.open -= 1;
@@ -530,7 +545,6 @@ impl Http2Session {
             }
         }
         self.output.add_control(SETTINGS, ACK, 0, &[]);
-        self.send_waiting();
         Ok(())
     }
 
@@ -543,6 +557,7 @@ impl Http2Session {
             return Err(PROTOCOL_ERROR.because("GOAWAY with a higher last stream than before"));
         }
         self.goaway = Some(GoAway { last_stream, code });
+        self.finish_waiting(now);
         self.finish_streams(StreamEnd::GoAway(code), now, |id| id > last_stream);
         Ok(())
     }

@@ -25,8 +25,8 @@ pub(crate) struct LoneRequest {
 impl LoneRequest {
     /// Creates a request to be sent on `transport`, which must be new.
     pub(crate) fn new(request: &Request<()>, body: Bytes, transport: SocketTransport, clock: Clock) -> Self {
-        let mut session = Http2Session::new();
-        let opened = session.open(false, BodySink::default(), |block| {
+        let mut session = Http2Session::new(usize::MAX);
+        let opened = session.open(clock.now(), false, BodySink::default(), |block| {
             block.extend_from_slice(&http2_template::encode(request));
             Ok::<_, Infallible>(body)
         });

@@ -14,7 +14,7 @@ const BODY: usize = 100_000;
 
 /// Feeds these pieces to a session, and returns a description of everything that followed.
 pub(crate) fn fuzz_session<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
-    let (mut session, now) = (Http2Session::new(), Stamp::from_unix_ns(0));
+    let (mut session, now) = (Http2Session::new(usize::MAX), Stamp::from_unix_ns(0));
     let settings = FrameHeader { length: 0, kind: SETTINGS, flags: 0, stream: 0 };
     session.receive(&settings.bytes(), now);
     let slots = [0, 1, 2, 3, 4].map(|number: usize| open(&mut session, number));
@@ -61,7 +61,7 @@ pub(crate) fn fuzz_session<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String
 fn open(session: &mut Http2Session, number: usize) -> usize {
     let body = if number % 2 == 1 { Bytes::from_static(&[0; BODY]) } else { Bytes::new() };
     let sink = BodySink { messages: Some(Messages::default()), beginning: Some(Box::default()) };
-    let opened = session.open(number == 2, sink, |block| {
+    let opened = session.open(Stamp::default(), number == 2, sink, |block| {
         block.extend_from_slice(&[0x20, 0x82, 0x84, 0x86]);
         Ok::<_, std::convert::Infallible>(body)
     });

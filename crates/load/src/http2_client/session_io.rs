@@ -62,6 +62,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SessionIo<S> {
     /// Writes everything that the transport accepts. After a failed write nothing more is written, but reading
     /// continues, because a server may respond and close before it has read everything.
     fn write(&mut self, context: &mut Context<'_>, session: &mut Http2Session) {
+        if session.is_request_due() {
+            session.send_waiting(self.clock.now());
+        }
         loop {
             let output = session.output();
             let written = match (output.is_empty(), self.is_unflushed) {
@@ -72,13 +75,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SessionIo<S> {
             match written {
                 Poll::Pending => return,
                 Poll::Ready(Ok(None)) => self.is_unflushed = false,
-                Poll::Ready(Ok(Some(0))) => session.write_error = Some(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(Some(0))) => {
+                    session.stop_writing(std::io::ErrorKind::WriteZero.into(), self.clock.now());
+                }
                 Poll::Ready(Ok(Some(count))) => {
                     session.wrote(count);
                     self.is_unflushed = true;
                 }
                 Poll::Ready(Err(error)) => {
-                    session.write_error = Some(error);
+                    session.stop_writing(error, self.clock.now());
                     self.is_unflushed = false;
                 }
             }
@@ -97,6 +102,7 @@ mod tests {
 
     use super::super::stream_slot::{BodySink, StreamEnd};
     use super::*;
+    use rolldrop_record::Stamp;
     use rolldrop_wire::http2::{END_HEADERS, END_STREAM, FrameHeader, HEADERS, PING};
 
     const RESPONSE: FrameHeader =
@@ -107,7 +113,7 @@ mod tests {
             block.extend_from_slice(&[0x82, 0x84, 0x86]);
             Ok::<_, Infallible>(Bytes::new())
         };
-        session.open(false, BodySink::default(), request).unwrap()
+        session.open(Stamp::default(), false, BodySink::default(), request).unwrap()
     }
 
     /// A transport that can be read, but not written.
@@ -140,7 +146,8 @@ mod tests {
     #[tokio::test]
     async fn response_is_read_after_failed_write() {
         let (client, mut server) = duplex(1 << 10);
-        let (mut session, mut io) = (Http2Session::new(), SessionIo::new(DeafPeer(client), Clock::start()));
+        let (mut session, mut io) =
+            (Http2Session::new(usize::MAX), SessionIo::new(DeafPeer(client), Clock::start()));
         let slot = open(&mut session);
         server.write_all(&[&RESPONSE.bytes()[..], &[0x88]].concat()).await.unwrap();
         drop(server);
@@ -154,7 +161,7 @@ mod tests {
     #[test]
     fn session_stops_reading_from_stalled_peer() {
         let (client, mut server) = duplex(1 << 10);
-        let (mut session, mut io) = (Http2Session::new(), SessionIo::new(client, Clock::start()));
+        let (mut session, mut io) = (Http2Session::new(usize::MAX), SessionIo::new(client, Clock::start()));
         let slot = open(&mut session);
         let ping = FrameHeader { length: 8, kind: PING, flags: 0, stream: 0 };
         let pings = [&ping.bytes()[..], &[0; 8]].concat().repeat(50);

@@ -43,7 +43,7 @@ pub(super) enum StreamEnd {
     Short,
     /// The peer violated the protocol on this stream.
     Fault(Http2Fault),
-    /// The connection ended first.
+    /// The connection ended first, or accepted no more requests before this one was sent.
     Connection,
 }
 
@@ -60,7 +60,9 @@ pub(super) struct ResponseHead {
 pub(super) struct StreamSlot {
     /// Id of the stream; `None` until its request may be sent.
     pub(super) id: Option<u32>,
-    /// True if the stream counts against the peer's limit.
+    /// Time the request was given to the output; `None` until then, and if the stream ended first.
+    pub(super) sent_at: Option<Stamp>,
+    /// True if the stream counts against the limits.
     pub(super) is_open: bool,
     /// Header block of a request that waits for its turn.
     pub(super) waiting: Vec<u8>,

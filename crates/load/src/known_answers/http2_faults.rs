@@ -6,6 +6,10 @@ mod http2_differential;
 mod http2_script;
 mod http2_server;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
 use super::test_transport::acceptor;
 use super::*;
 use faulty_frames::NO_ERROR;
@@ -278,6 +282,138 @@ async fn requests_beyond_stream_limit_are_not_sent() {
     assert!(log.values().all(|truth| truth.open <= 3 || truth.settings_known == 0), "{log:?}");
     let reasons: BTreeSet<_> = rows.iter().filter_map(|row| row.not_sent_reason.as_deref()).collect();
     assert_eq!(reasons, ["max_concurrent_streams"].into());
+}
+
+/// Returns a load that assigns eight requests to a new connection, most of which wait there.
+fn queued_settings(server: &Http2Server, requests: u64) -> Load {
+    Load {
+        pace: Pace::Closed(Length::Requests(requests)),
+        connections: Connections { max: Some(2), max_concurrent_streams: Some(8), ..Connections::KEEPALIVE },
+        workers: 1,
+        ..settings(server)
+    }
+}
+
+/// Checks that each connection carried one request at a time, according to the rows.
+fn assert_one_at_a_time(rows: &[RequestRow]) {
+    let mut by_connection = BTreeMap::<_, Vec<_>>::new();
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        by_connection.entry(row.conn).or_default().push((row.stream, row.sent, row.end));
+    }
+    for mut carried in by_connection.into_values() {
+        carried.sort_unstable();
+        assert!(carried.is_sorted_by(|(.., end), (_, sent, _)| Some(*end) <= *sent), "{carried:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_requests_outlive_goaway() {
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::Ok],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 1)],
+        goaway_after: Some((3, 3)),
+        ..Habits::default()
+    })
+    .await;
+    let (summary, rows) = run(queued_settings(&server, 400)).await;
+    assert_eq!(summary.tally.outcomes.of(Outcome::Ok), 400, "{rows:?}");
+    assert_agree(&rows, &server.log);
+    assert_one_at_a_time(&rows);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_loop_ends_if_server_allows_no_streams() {
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::Ok],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 0)],
+        ..Habits::default()
+    })
+    .await;
+    let settings = queued_settings(&server, 40);
+    let timeout = Timeouts { response: Some(Duration::from_millis(20)), ..settings.timeout };
+    let (_, rows) = run(Load { timeout, ..settings }).await;
+    assert_eq!(rows.len(), 40);
+    // A request may be sent before the server's settings arrive.
+    let waiting: Vec<_> = rows.iter().filter(|row| row.sent.is_none()).collect();
+    assert!(
+        !waiting.is_empty() && waiting.iter().all(|row| row.outcome == Outcome::ResponseTimeout),
+        "{waiting:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_fault_spares_waiting_requests() {
+    let scripts: Vec<_> = [Http2Script::Ok].into_iter().chain(CONNECTIONS).collect();
+    let server = Http2Server::start(Habits {
+        scripts: scripts.clone(),
+        settings: vec![(MAX_CONCURRENT_STREAMS, 1)],
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(queued_settings(&server, 1600)).await;
+    assert_agree(&rows, &server.log);
+    assert_all_were_played(&server.log, &scripts);
+    let unsent: Vec<_> = rows.iter().filter(|row| row.sent.is_none()).collect();
+    assert!(unsent.is_empty(), "{unsent:?}");
+    assert_one_at_a_time(&rows);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_waits_too_long_is_never_sent() {
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::HangSilently],
+        withholds_settings: true,
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Load {
+        timeout: Timeouts { response: Some(Duration::from_millis(500)), ..PATIENT },
+        ..queued_settings(&server, 16)
+    })
+    .await;
+    let log = server.log.lock().unwrap();
+    for row in &rows {
+        let was_seen = log.contains_key(&(row.source.to_string(), row.seq));
+        assert_eq!((row.outcome, row.sent.is_some()), (Outcome::ResponseTimeout, was_seen), "{row:?}");
+        assert_eq!((row.stream.is_some(), row.bytes_sent > 0), (was_seen, was_seen), "{row:?}");
+        assert!(row.conn.is_some() && row.local_port.is_some(), "{row:?}");
+    }
+    assert!(log.len() < rows.len(), "some requests waited");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_requests_share_failure_of_next_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        drop(listener);
+        let mut request = Vec::new();
+        while !request.windows(b"rolldrop".len()).any(|part| part == b"rolldrop") {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        let told = [faulty_frames::goaway(1, NO_ERROR), Http2Script::Ok.answer(1).0].concat();
+        stream.write_all(&told).await.unwrap();
+        // The client closes the connection.
+        while stream.read_buf(&mut request).await.is_ok_and(|count| count > 0) {}
+    });
+    let (_, rows) = run(Load {
+        http: Http::Http2,
+        pace: Pace::Closed(Length::Requests(8)),
+        connections: Connections { max: Some(1), max_concurrent_streams: Some(8), ..Connections::KEEPALIVE },
+        timeout: PATIENT,
+        workers: 1,
+        ..Load::new(format!("http://{address}/"))
+    })
+    .await;
+    let (answered, refused): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| (row.outcome, row.stream) == (Outcome::Ok, Some(1)));
+    assert_eq!((answered.len(), refused.len()), (1, 7), "{rows:?}");
+    for row in refused {
+        assert_eq!((row.outcome, row.errno), (Outcome::ConnectRefused, Some(Errno::ECONNREFUSED as i32)));
+        assert!(row.sent.is_none() && row.connected.is_none() && row.conn > Some(0), "{row:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -144,7 +144,7 @@ table! {
         "tls_ns" => tls: Option<Stamp>,
         /// Kind of TLS session that the handshake established.
         "tls_session" => tls_session: Option<TlsSession>,
-        /// Time the request was written.
+        /// Time the request was written, after any wait for its turn on an HTTP/2 connection.
         "sent_ns" => sent: Option<Stamp>,
         /// Time the response head was complete.
         "head_ns" => head: Option<Stamp>,

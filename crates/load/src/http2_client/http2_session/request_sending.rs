@@ -63,30 +63,38 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Returns true if the peer's limit allows another stream. Only one stream is opened before its limit is known.
+    /// Returns true if the limits allow another stream. Only one stream is opened before the peer's limit is known.
     pub(super) fn has_room(&self) -> bool {
         let limit = self.max_streams.map_or(1, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        self.open < limit && i64::from(self.next_id) <= MAX_WINDOW
+        self.open < limit.min(self.wanted_streams) && i64::from(self.next_id) <= MAX_WINDOW
     }
 
-    /// Sends the waiting requests, as far as the peer's limit allows.
-    pub(super) fn send_waiting(&mut self) {
+    /// Returns true if a request that waited may be sent now.
+    pub(in super::super) fn is_request_due(&self) -> bool {
+        !self.waiting.is_empty() && self.has_room()
+    }
+
+    /// Sends the waiting requests, as far as the limits allow. Call it directly before a write: a request that
+    /// only waits for the next write could still be excluded by what the peer sent before.
+    pub(in super::super) fn send_waiting(&mut self, now: Stamp) {
         while self.has_room()
             && let Some(slot) = self.waiting.pop_front()
         {
             let block = std::mem::take(&mut self.slots[slot].waiting);
             let (begin, ()) = self.output.begin(|output| output.extend_from_slice(&block));
-            self.send_request(slot, begin);
+            self.send_request(slot, begin, now);
+            self.slots[slot].wake();
         }
     }
 
     /// Opens the stream of a request whose header block is at `begin` in the output.
-    pub(super) fn send_request(&mut self, index: usize, begin: usize) {
+    pub(super) fn send_request(&mut self, index: usize, begin: usize, now: Stamp) {
         let id = self.next_id;
         self.next_id += 2;
         let key = StreamKey { slot: index, id };
         let slot = &mut self.slots[index];
-        (slot.id, slot.is_open, slot.is_sending) = (Some(id), true, !slot.unsent.is_empty());
+        (slot.id, slot.sent_at) = (Some(id), Some(now));
+        (slot.is_open, slot.is_sending) = (true, !slot.unsent.is_empty());
         (slot.send_window, slot.receive_window) = (self.peer_window, STREAM_WINDOW);
         self.open += 1;
         self.by_id.insert(id, index);

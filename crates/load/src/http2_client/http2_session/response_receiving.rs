@@ -58,7 +58,6 @@ impl Http2Session {
             && let Some(key) = key
         {
             self.end_open(key.slot);
-            self.send_waiting();
         }
     }
 
@@ -146,8 +145,8 @@ impl Http2Session {
             }
             (None, None, Some(100..=199)) => return Ok(()),
             (None, None, Some(status)) => content_length(fields).and_then(|announced| {
-                let announced = announced.filter(|_| !slot.is_bodiless);
-                slot.missing = announced.filter(|_| !(ends_stream && matches!(status, 204 | 304)));
+                // These have no content, whatever they announce (RFC 9113, 8.1.1).
+                slot.missing = announced.filter(|_| !slot.is_bodiless && !matches!(status, 204 | 304));
                 if ends_stream && slot.missing.is_some_and(|missing| missing > 0) {
                     return Err(PROTOCOL_ERROR.because("END_STREAM instead of the announced body"));
                 }

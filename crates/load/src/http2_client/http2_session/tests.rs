@@ -39,7 +39,7 @@ fn now() -> Stamp {
 impl Peer {
     /// Returns a session whose peer has sent these settings, and whose own opening frames have been written.
     fn new(entries: &[(u16, u32)]) -> Self {
-        let mut peer = Self { session: Http2Session::new() };
+        let mut peer = Self { session: Http2Session::new(usize::MAX) };
         peer.send(&settings(entries));
         let written = peer.written();
         let kinds: Vec<_> = frames(&written[PREFACE.len()..]).iter().map(|frame| frame.0.kind).collect();
@@ -52,11 +52,12 @@ impl Peer {
 
     fn send(&mut self, bytes: &[u8]) {
         self.session.receive(bytes, now());
+        self.session.send_waiting(now());
     }
 
     fn open(&mut self, body: &'static [u8]) -> usize {
         let sink = BodySink { messages: Some(Messages::default()), beginning: None };
-        let opened = self.session.open(false, sink, |block| {
+        let opened = self.session.open(now(), false, sink, |block| {
             block.extend_from_slice(&[0x20, 0x82, 0x84, 0x86]);
             Ok::<_, Infallible>(Bytes::from_static(body))
         });
@@ -196,6 +197,19 @@ fn stream_violation_leaves_other_streams_alone() {
     assert_eq!(peer.end(slot), Some(StreamEnd::Short));
 }
 
+/// A 204 or 304 has no content, whatever length it announces (RFC 9113, 8.1.1), and may end in a frame of its own.
+#[test]
+fn bodiless_status_may_announce_length() {
+    for status in ["204", "304"] {
+        let head = [literal(":status", status), literal("content-length", "5")].concat();
+        let mut peer = Peer::new(&[]);
+        let slots = [peer.open(b""), peer.open(b"")];
+        peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &head));
+        peer.send(&[frame(HEADERS, END_HEADERS, 3, &head), frame(DATA, END_STREAM, 3, b"")].concat());
+        assert_eq!(slots.map(|slot| peer.end(slot)), [Some(StreamEnd::Complete); 2], "{status}");
+    }
+}
+
 #[test]
 fn connection_violation_ends_all_streams() {
     let faults: &[(&str, Vec<u8>)] = &[
@@ -260,8 +274,8 @@ fn connection_violation_ends_all_streams() {
         assert!(slots.iter().any(|slot| peer.end(*slot) == Some(StreamEnd::Connection)), "{expected}");
         assert!(peer.session.is_over() && peer.session.is_finished());
         let late = peer.open(b"");
-        let ended = matches!(peer.end(late), Some(StreamEnd::Connection | StreamEnd::GoAway(0)));
-        assert!(ended && peer.session.stream(late).id.is_none(), "{expected}");
+        assert_eq!(peer.end(late), Some(StreamEnd::Connection), "{expected}");
+        assert!(peer.session.stream(late).id.is_none(), "{expected}");
     }
 }
 
@@ -337,7 +351,7 @@ fn request_body_follows_peer_windows() {
 
 #[test]
 fn requests_wait_for_peer_limit() {
-    let mut peer = Peer { session: Http2Session::new() };
+    let mut peer = Peer { session: Http2Session::new(usize::MAX) };
     let slots: Vec<usize> = (0..6).map(|_| peer.open(b"")).collect();
     let ids = |peer: &Peer| slots.iter().filter_map(|slot| peer.session.stream(*slot).id).collect::<Vec<_>>();
     assert_eq!(ids(&peer), [1], "one request is sent before the limit is known");
@@ -351,10 +365,21 @@ fn requests_wait_for_peer_limit() {
     // A request that is given up while it waits is never sent.
     assert!(peer.session.close(slots[4]));
     assert!(peer.session.close(slots[2]), "cancelled");
-    assert_eq!(peer.session.stream(slots[5]).id, Some(9));
+    assert!(peer.session.is_request_due());
+    peer.session.send_waiting(Stamp::from_unix_ns(8));
+    let last = peer.session.stream(slots[5]);
+    assert_eq!((last.id, last.sent_at), (Some(9), Some(Stamp::from_unix_ns(8))));
     let kinds: Vec<_> = peer.written()[PREFACE.len()..].to_vec();
     let heads = frames(&kinds).iter().filter(|frame| frame.0.kind == HEADERS).count();
     assert_eq!(heads, 5);
+}
+
+#[test]
+fn requests_wait_for_own_limit() {
+    let mut peer = Peer { session: Http2Session::new(2) };
+    peer.send(&settings(&[(MAX_CONCURRENT_STREAMS, 3)]));
+    let slots = [peer.open(b""), peer.open(b""), peer.open(b"")];
+    assert_eq!(slots.map(|slot| peer.session.stream(slot).id), [Some(1), Some(3), None]);
 }
 
 #[test]
@@ -364,12 +389,12 @@ fn goaway_ends_only_excluded_streams() {
     let ends = |peer: &Peer| slots.iter().map(|slot| peer.end(*slot)).collect::<Vec<_>>();
     // The first GOAWAY excludes no stream, but no more requests may be sent.
     peer.send(&goaway(0x7fff_ffff, 0));
-    assert_eq!(ends(&peer), [None, None, None, Some(StreamEnd::GoAway(0))]);
+    assert_eq!(ends(&peer), [None, None, None, Some(StreamEnd::Connection)]);
     assert!(peer.session.is_over() && !peer.session.is_finished());
     peer.send(&goaway(3, 11));
-    assert_eq!(ends(&peer), [None, None, Some(StreamEnd::GoAway(11)), Some(StreamEnd::GoAway(0))]);
+    assert_eq!(ends(&peer), [None, None, Some(StreamEnd::GoAway(11)), Some(StreamEnd::Connection)]);
     let late = peer.open(b"");
-    assert_eq!(peer.end(late), Some(StreamEnd::GoAway(11)));
+    assert_eq!(peer.end(late), Some(StreamEnd::Connection));
     peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, OK));
     assert!(!peer.session.is_finished());
     peer.send(&frame(RST_STREAM, 0, 3, &[0; 4]));
@@ -378,6 +403,19 @@ fn goaway_ends_only_excluded_streams() {
         (Some(StreamEnd::Complete), Some(StreamEnd::Reset(0)))
     );
     assert!(peer.session.is_finished() && peer.fault().is_none());
+}
+
+/// Checks that a request is not sent if the same read allows and forbids it.
+#[test]
+fn goaway_overtakes_waiting_requests() {
+    let mut peer = Peer { session: Http2Session::new(usize::MAX) };
+    let slots = [peer.open(b""), peer.open(b"hello")];
+    peer.written();
+    peer.send(&[settings(&[]), goaway(1, 0)].concat());
+    let streams = slots.map(|slot| peer.session.stream(slot));
+    assert_eq!(streams.map(|stream| (stream.id, stream.sent_at)), [(Some(1), Some(now())), (None, None)]);
+    assert_eq!(streams.map(|stream| stream.end), [None, Some((StreamEnd::Connection, now()))]);
+    assert_eq!(peer.frames(), [(SETTINGS, 0, 0)]);
 }
 
 #[test]
@@ -430,12 +468,15 @@ fn session_stops_reading_during_ping_flood() {
 
 #[test]
 fn failed_write_discards_output_but_not_input() {
-    let mut peer = Peer::new(&[]);
-    let slot = peer.open(b"");
-    peer.session.write_error = Some(io::ErrorKind::BrokenPipe.into());
+    let mut peer = Peer::new(&[(MAX_CONCURRENT_STREAMS, 1)]);
+    let [slot, waiting] = [peer.open(b""), peer.open(b"")];
+    peer.session.stop_writing(io::ErrorKind::BrokenPipe.into(), now());
     assert!(peer.written().is_empty() && peer.session.is_over());
     peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, OK));
     assert_eq!((peer.end(slot), peer.session.stream(slot).sent), (Some(StreamEnd::Complete), 0));
+    for unsent in [waiting, peer.open(b"")] {
+        assert_eq!((peer.end(unsent), peer.session.stream(unsent).id), (Some(StreamEnd::Connection), None));
+    }
 }
 
 #[test]
@@ -455,7 +496,7 @@ fn partly_written_requests_are_counted_exactly() {
 #[test]
 fn long_header_block_is_split_into_frames() {
     let mut peer = Peer::new(&[]);
-    let opened = peer.session.open(false, BodySink::default(), |block| {
+    let opened = peer.session.open(now(), false, BodySink::default(), |block| {
         block.resize(40_000, 0x82);
         Ok::<_, Infallible>(Bytes::new())
     });

@@ -54,6 +54,8 @@ pub(super) struct Habits {
     pub(super) scripts: Vec<Http2Script>,
     /// Settings that each client gets initially.
     pub(super) settings: Vec<(u16, u32)>,
+    /// True if clients get no settings at all.
+    pub(super) withholds_settings: bool,
     /// Settings that each client gets after this many requests on a connection.
     pub(super) later: Option<(usize, Vec<(u16, u32)>)>,
     /// Two request counts per connection: after the first, the server stops responding; after the second, it sends a
@@ -171,7 +173,9 @@ impl FaultyConnection {
             return;
         }
         assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        self.write(&settings(&self.habits.settings)).await;
+        if !self.habits.withholds_settings {
+            self.write(&settings(&self.habits.settings)).await;
+        }
         let mut close_next = false;
         while let Some(frame) = self.next().await {
             match (frame.kind, frame.flags) {
