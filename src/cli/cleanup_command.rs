@@ -55,7 +55,7 @@ impl CleanupArgs {
             let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
             let (client, warnings) = (cluster.client(), cluster.warnings());
             let caller = Caller { client, warnings, namespace: String::new(), limits, stop };
-            let all = left.undo(&caller).await?;
+            let all = left.undo(&caller, cluster.server()).await?;
             all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
             let tell = |what: &str| {
                 say(&format!("waiting for the cluster to return to its state before the run: {what}"))

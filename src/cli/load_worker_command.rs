@@ -35,7 +35,7 @@ pub(super) struct LoadWorkerArgs {
     #[arg(long)]
     check_ports: bool,
     /// Take orders over HTTP on this address, from clients with the token in ROLLDROP_LOAD_TOKEN.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = super::proxy_command::address)]
     listen: Option<SocketAddr>,
     /// Also connect to the coordinator at this address, and take its orders over that connection.
     #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
@@ -103,5 +103,22 @@ impl LoadWorkerArgs {
             worker_server::serve(listener, settings, signals.interrupts.stop.clone()).await;
             anyhow::Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+
+    /// The Job's manifest has `$(POD_IP):9901`.
+    #[test]
+    fn worker_listens_on_ipv6_address_of_pod() {
+        let command = LoadWorkerArgs::augment_args(clap::Command::new("load-worker"));
+        let words = ["load-worker", "--listen", "fd00::5:9901", "--out", "/rows"];
+        let matches = command.try_get_matches_from(words).expect("an address");
+        let listen = LoadWorkerArgs::from_arg_matches(&matches).expect("arguments").listen;
+        assert_eq!(listen.expect("an address").to_string(), "[fd00::5]:9901");
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval};
 
-use super::say::{PREFIX, say};
+use super::say::{PREFIX, say, say_line};
 use echo::NoControlEcho;
 use live_state::LiveState;
 use load_progress::{LoadSnapshot, RecentRate};
@@ -205,7 +205,7 @@ impl Viewer for Display {
                 bar.enable_steady_tick(REDRAWN);
                 self.draw(bar);
             }
-            ProgressForm::Lines => eprintln!("{PREFIX}{what}"),
+            ProgressForm::Lines => say_line(&what),
             ProgressForm::Quiet => {}
         }
     }
@@ -276,7 +276,7 @@ impl Display {
         let news = self.live().take_news();
         if matches!(self.form, ProgressForm::Lines) {
             for line in news::lines(&news, news::COLUMNS - PREFIX.len()) {
-                eprintln!("{PREFIX}{}", shown::one_line(&line));
+                say_line(&shown::one_line(&line));
             }
         }
     }
@@ -290,7 +290,7 @@ impl Display {
             said.told_next = Some(now + TOLD);
             self.screen(&said, &self.live()).line(news::COLUMNS - PREFIX.len())
         };
-        eprintln!("{PREFIX}{line}");
+        say_line(&line);
     }
 
     fn draw(&self, bar: &ProgressBar) {

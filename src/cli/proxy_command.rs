@@ -11,6 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::admin_token::TokenArgs;
 use super::named_values::one_of;
 use super::open_files::raise_open_files;
+use super::say::say;
 use super::signals::SignalListener;
 use rolldrop_drive::Interrupts;
 use rolldrop_record::Clock;
@@ -23,7 +24,7 @@ use rolldrop_sidecar::{
 #[command(after_help = "Example:\n  \
     rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 127.0.0.1:8082 --open-admin --pod web-1\n  \
     curl http://127.0.0.1:8082/metrics            counts of outcomes; /rows has each request\n\n\
-    On SIGTERM it drains, hands its remaining rows to the reader of /rows, and exits with status 0.")]
+    On SIGTERM it drains, hands its remaining rows to the run or watch that collects them, and exits with status 0.")]
 pub(super) struct ProxyArgs {
     /// Address to listen on for clients
     #[arg(long, value_name = "ADDR", value_parser = address)]
@@ -93,15 +94,15 @@ impl ProxyArgs {
             let Interrupts { stop, abort } = &signals.interrupts;
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
-                eprintln!(
-                    "rolldrop: there is no token, so no one can read the records (--open-admin opens them to everyone)"
+                say(
+                    "there is no token, so no one can read the records (--open-admin opens them to everyone)",
                 );
             }
             let proxy = Proxy::bind(config, Clock::start())?;
-            eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
+            say(&format!("proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr()));
             // Spawned as a task like the others; with several threads, connections then reach their tasks directly.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
-            say(&AbortOnDropHandle::new(tokio::spawn(run)).await?);
+            say(&summary(&AbortOnDropHandle::new(tokio::spawn(run)).await?));
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -172,12 +173,12 @@ fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     own.port() != 0 && own.port() == upstream.port() && (own_ip == to || (takes_all && is_here()))
 }
 
-fn say(report: &ProxyReport) {
+fn summary(report: &ProxyReport) -> String {
     let ProxyCounts { recorded, handed_over, dropped, .. } = report.counts;
-    eprintln!(
-        "rolldrop: {recorded} requests on {} connections; {handed_over} rows handed over, {dropped} dropped",
+    format!(
+        "{recorded} requests on {} connections; {handed_over} rows handed over, {dropped} dropped",
         report.connections,
-    );
+    )
 }
 
 #[cfg(test)]

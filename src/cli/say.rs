@@ -15,7 +15,13 @@ pub(super) const PREFIX: &str = "rolldrop: ";
 
 /// Writes a message to standard error.
 pub(super) fn say(text: &str) {
-    eprintln!("{PREFIX}{}", shown::message(text));
+    say_line(&shown::message(text));
+}
+
+/// Writes a line to standard error as it is. If nobody reads it any more, as after Ctrl-C in a pipe or a lost terminal,
+/// it is dropped: `eprintln!` would panic, and end a run before it has undone its changes.
+pub(super) fn say_line(line: &str) {
+    let _ = writeln!(io::stderr(), "{PREFIX}{line}");
 }
 
 /// Writer of logs to standard error, without colours: our escape sequences could not be told apart from injected ones.
@@ -32,8 +38,8 @@ impl<'a> MakeWriter<'a> for StderrLog {
 
 impl Write for StderrLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Each event arrives in a single write.
-        io::stderr().write_all(shown::message(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        // Each event arrives in a single write. An error would be reported with `eprintln!`.
+        let _ = io::stderr().write_all(shown::message(&String::from_utf8_lossy(bytes)).as_bytes());
         Ok(bytes.len())
     }
 

@@ -42,7 +42,8 @@ It sends no load, and changes nothing; --events adds Events, --beats a ConfigMap
 terminated: who ended it, how much of its grace period it used, and whether SIGKILL ended it. At the end, it ranks the \
 workloads, worst first.
 
-Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, or could not write to --out.")]
+Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, a log is not in its format, or \
+--out could not be written.")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct WatchArgs {
     #[command(subcommand)]

@@ -24,7 +24,7 @@ use sample_stream_args::SampleStreamArgs;
   rolldrop workload --listen 127.0.0.1:8080 --on-sigterm finish --streams-on-sigterm cut-after:5s --log -")]
 pub(super) struct WorkloadArgs {
     /// Address and port to listen on
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = super::proxy_command::address)]
     listen: SocketAddr,
     /// Delay from the start until the server listens; until then, connections are refused
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]

@@ -76,7 +76,7 @@ fn comparison_flags_losses_and_refuses_mismatches() {
         assert!(same.stdout().contains("pass") && !same.stdout().contains("FAIL"), "{same}");
         let worse = rolldrop(dir, "gate after --baseline saved.json --anyway").expect_code(1);
         assert!(
-            worse.stdout().contains("FAIL         baseline.dropped: 100.00 % (limit not worse than 0.00 %)"),
+            worse.stdout().contains("FAIL         baseline.dropped: 100 % (limit not worse than 0 %)"),
             "{worse}"
         );
 
@@ -223,13 +223,13 @@ fn gate_judges_limits_against_baseline() {
     );
     says(
         &lost,
-        "inconclusive rollout.worse: 4.904 s (limit 2.200 s: 10% worse than 2.000 s): a baseline of 1 run cannot",
+        "inconclusive rollout.worse: 5.055 s (limit 2.200 s: 10% worse than 2.000 s): a baseline of 1 run cannot",
     );
     let without_limits =
         rolldrop(dir, &format!("gate {} --baseline none.json", run.display())).expect_code(1);
     says(
         &without_limits,
-        "FAIL         baseline.dropped: 1.81 % (limit not worse than 0.00 %): 0 of 27,000, then 488 of",
+        "FAIL         baseline.dropped: 27.11 per termination (limit not worse than 0.00 per termination): 0 of 27,000 (",
     );
 
     let quick = |i: i64| other(i, &[("rollout", 2.0 + 0.1 * i as f64)]);
@@ -237,7 +237,7 @@ fn gate_judges_limits_against_baseline() {
     let slow = gate("--baseline five.json").expect_code(1);
     says(
         &slow,
-        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs vary, so even a run",
+        "FAIL         rollout.worse: 5.055 s (limit 2.530 s: 10% worse than 2.300 s): runs vary, so even a run",
     );
     says(&slow, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 5 runs: 488 to 488\n");
 

@@ -106,7 +106,7 @@ impl Rolldrop {
     }
 
     /// Returns the command, and a new directory with its files.
-    fn command(&self) -> (Command, TempDir) {
+    pub(crate) fn command(&self) -> (Command, TempDir) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (name, text) in &self.files {
             std::fs::write(dir.path().join(name), text).expect("a file");

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -35,6 +35,15 @@ fn none_alive(processes: &[Process]) -> Option<()> {
     (!processes.iter().any(Process::is_alive)).then_some(())
 }
 
+/// Checks that an interrupted run says so, leaves no process behind, and reports what it has recorded.
+fn ends_as_interrupted(mut child: Child, dir: &Path, processes: &[Process]) {
+    let status = child.wait().expect("an exit status");
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(none_alive(processes), Some(()));
+    let summary = std::fs::read_to_string(dir.join("run/summary.md")).expect("summary.md");
+    assert!(summary.to_lowercase().contains("partial"), "{summary}");
+}
+
 #[test]
 fn killed_run_leaves_partial_report() {
     let _turn = turn();
@@ -53,13 +62,28 @@ fn killed_run_leaves_partial_report() {
 #[test]
 fn interrupted_run_keeps_partial_records() {
     let _turn = turn();
-    let (mut child, dir, processes) = run_under_load();
+    let (child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGINT);
-    let status = child.wait().expect("an exit status");
-    assert_eq!(status.code(), Some(130));
-    assert_eq!(none_alive(&processes), Some(()));
-    let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
-    assert!(summary.to_lowercase().contains("partial"), "{summary}");
+    ends_as_interrupted(child, dir.path(), &processes);
+}
+
+#[test]
+fn lost_terminal_ends_run_cleanly() {
+    let _turn = turn();
+    let (plain, dir) = Rolldrop::new(["run", "--out", "run"]).command();
+    // The tests themselves may run under `nohup`.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(plain.get_program()).args(plain.get_args());
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("env starts the binary");
+    // Nobody reads its messages any more, as if `2>&1 | tee` had ended with Ctrl-C.
+    drop(child.stderr.take());
+    let (child, processes) = until_under_load(child, dir.path());
+    // From the kernel and from the shell.
+    signal(&child, Signal::SIGHUP);
+    signal(&child, Signal::SIGHUP);
+    ends_as_interrupted(child, dir.path(), &processes);
 }
 
 #[test]

@@ -151,7 +151,10 @@ fn limits_decide_exit_status() {
     let server = Server::start();
     let with =
         |limit: &str, path: &str| load(&server.url(path), &["-r", "100", "-n", "5", "--fail-on", limit]);
-    with("p99>60s", "/").expect_code(0);
+    with("p50>60s", "/").expect_code(0);
+    let finished = with("p99>60s", "/").expect_code(3);
+    let few = "--fail-on p99>60s: unknown, because only 5 requests were answered; this percentile needs 100";
+    assert!(finished.stderr().contains(few), "{finished}");
     with("dropped>0.1%", "/").expect_code(0);
     let finished = with("max>0ms", "/").expect_code(1);
     assert!(finished.stderr().contains("--fail-on max>0ms"), "{finished}");

@@ -24,7 +24,7 @@ use crate::runs;
 use crate::strangers::attacks::HOSTILE_ID;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rolldrop_record::wire::{ClockAnswer, ProxyLine};
+use rolldrop_record::wire::{COLLECTOR_HEADER, ClockAnswer, ProxyLine};
 use rolldrop_record::{ServedEnd, ServedRow};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -381,7 +381,8 @@ async fn read_rows(
     received: Arc<AtomicU64>,
 ) {
     let mut stream = TcpStream::connect(admin).await.expect("the admin port");
-    stream.write_all(b"GET /rows HTTP/1.1\r\n\r\n").await.expect("sent");
+    let request = format!("GET /rows HTTP/1.1\r\n{COLLECTOR_HEADER}: true\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("sent");
     let mut stream = BufReader::with_capacity(1 << 16, stream);
     let mut line = Vec::new();
     while stream.read_until(b'\n', &mut line).await.is_ok_and(|length| length > 0) {

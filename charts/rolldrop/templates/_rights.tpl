@@ -26,7 +26,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- $group := contains "/" .inline.apiVersion | ternary (splitList "/" .inline.apiVersion | first) "" -}}
 {{- $resource := list (include "rolldrop.plural" .inline.kind) -}}
 {{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $resource "verbs" (list "create")) -}}
-{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $resource "resourceNames" (list $name) "verbs" (list "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $resource "resourceNames" (list $name) "verbs" (ternary (list "delete") (list "get" "delete") (eq .inline.kind "Secret"))) -}}
 {{- if eq .inline.kind "Service" -}}
 {{- $ownServices = append $ownServices $name -}}
 {{- end -}}
@@ -66,30 +66,29 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 
 {{- if eq (include "rolldrop.loadFrom" .) "cluster" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "secrets") "verbs" (list "create" "patch" "delete")) -}}
-{{- $rules = append $rules (dict "apiGroups" (list "batch") "resources" (list "jobs") "verbs" (list "create" "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "batch") "resources" (list "jobs") "verbs" (list "create" "get" "delete")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
 {{- end -}}
 
 {{/* A ConfigMap with a unique name owns everything that the run creates, and receives the beats. */}}
 {{- if .Values.beats -}}
-{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "patch" "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "get" "patch" "delete")) -}}
 {{- else if include "rolldrop.creates" . -}}
-{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "get" "delete")) -}}
 {{- end -}}
 
-{{- $listBudgets := dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list") -}}
 {{- range $spec.disruptions -}}
+{{- if and (has .action (list "deletePod" "evict" "relabel" "drain")) (not .allowOutage) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list")) -}}
+{{- end -}}
 {{- if eq .action "deletePod" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "delete")) -}}
-{{- $rules = append $rules $listBudgets -}}
 {{- else if eq .action "evict" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
-{{- $rules = append $rules $listBudgets -}}
 {{- else if eq .action "relabel" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "patch")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "replicasets") "verbs" (list "list")) -}}
-{{- $rules = append $rules $listBudgets -}}
 {{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
 {{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s needs a workload, such as deployment/web" .action)) -}}
 {{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
@@ -102,9 +101,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- fail (printf "scenario.spec.disruptions: %s is for the embedded cluster: Kubernetes has no call for it" .action) -}}
 {{- else if eq .action "exec" -}}
 {{- fail "scenario.spec.disruptions: exec needs a program, and the image has none" -}}
-{{- else if eq .action "drain" -}}
-{{- $rules = append $rules $listBudgets -}}
-{{- else if ne .action "observe" -}}
+{{- else if not (has .action (list "drain" "observe")) -}}
 {{- fail (printf "scenario.spec.disruptions: this chart does not know which permissions the action %s needs" .action) -}}
 {{- end -}}
 {{- end -}}
@@ -138,14 +135,14 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- dig "load" "from" "local" .Values.scenario.spec -}}
 {{- end -}}
 
-{{/* A kind's name in paths, as kubectl guesses it (meta.UnsafeGuessKindToResource). */}}
+{{/* A kind's name in paths, by the rules of English, which the tools that generate kinds follow. */}}
 {{- define "rolldrop.plural" -}}
 {{- $kind := lower . -}}
 {{- if eq $kind "endpoints" -}}
 {{- $kind -}}
-{{- else if hasSuffix "s" $kind -}}
+{{- else if regexMatch "(s|x|z|ch|sh)$" $kind -}}
 {{- $kind -}}es
-{{- else if hasSuffix "y" $kind -}}
+{{- else if regexMatch "[^aeiou]y$" $kind -}}
 {{- trimSuffix "y" $kind -}}ies
 {{- else -}}
 {{- $kind -}}s

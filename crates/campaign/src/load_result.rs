@@ -479,7 +479,7 @@ mod tests {
     fn table_shows_losses_and_unsent_requests() {
         let (plan, summary, report) = report();
         insta::assert_snapshot!(text("http://web/", &plan, &report, &summary, false), @r"
-        INVALID: this is not the load you asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %); 2: a load worker got to them too late (late)
+        INVALID: this is not the load you asked for: 2 of 100 requests were not sent (2 %, limit 0.1 %); 2: a load worker got to them too late (late)
 
         100 requests, 98.0/s, fresh connections: 10 not ok: 5 http_error, 2 connect_refused, 2 not_sent, 1 cancelled
         http://web/: 100 requests/s for 1.0 s

@@ -6,11 +6,14 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::Client;
 use kube::client::ClientBuilder;
-use kube::config::{Context, KubeConfigOptions, Kubeconfig};
+use kube::config::{Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::process::Command;
@@ -39,7 +42,7 @@ pub enum ChosenCluster {
 pub enum ClusterError {
     /// The kubeconfig cannot be read or used.
     #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Kubeconfig { path: Option<PathBuf>, source: Box<kube::config::KubeconfigError> },
+    Kubeconfig { path: Option<PathBuf>, source: Box<KubeconfigError> },
     /// There is no kubeconfig, and this process is not in a pod either.
     #[error(
         "found no kubeconfig (looked for {}), and this is not a pod: name one with --kubeconfig or KUBECONFIG",
@@ -64,6 +67,9 @@ pub struct Origin {
     pub kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig; `None` in a pod, which has no kubeconfig.
     pub context: Option<String>,
+    /// URL of the API server. Another kubeconfig may have a context of the same name.
+    #[serde(default)]
+    pub server: Option<String>,
 }
 
 /// A cluster to work with.
@@ -72,8 +78,6 @@ pub struct Cluster {
     /// Warnings from the cluster's API server.
     warnings: Warnings,
     default_namespace: String,
-    /// URL of the cluster's API server.
-    server: String,
     origin: Origin,
     /// Contents of the kubeconfig's context.
     context: Option<Context>,
@@ -116,23 +120,21 @@ impl Cluster {
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
         let unusable = |error| ClusterError::Kubeconfig { path: path.clone(), source: Box::new(error) };
-        let file = match &path {
-            Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
-        };
-        let file = file.map_err(unusable)?;
+        let file = read_kubeconfig(path.as_deref()).map_err(unusable)?;
         let name = context.or(file.current_context.clone());
         let named = file.contexts.iter().find(|named| Some(&named.name) == name.as_ref());
         let context = named.and_then(|named| named.context.clone());
-        let has_inside = context.as_ref().is_some_and(|context| is_embedded(&file, context));
+        let cluster =
+            file.clusters.iter().find(|named| Some(&named.name) == context.as_ref().map(|c| &c.cluster));
+        let cluster = cluster.and_then(|named| named.cluster.clone()).unwrap_or_default();
+        let has_inside =
+            cluster.extensions.iter().flatten().any(|extension| extension.name == lab::EXTENSION);
         let options = KubeConfigOptions { context: name.clone(), ..KubeConfigOptions::default() };
         let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
-        if has_inside {
-            // The API server is on loopback, which a proxy from the environment cannot reach.
-            config.proxy_url = None;
-        }
-        let origin = Origin { kubeconfig: path, context: name };
+        let own_proxy = cluster.proxy_url.as_deref();
+        config.proxy_url = proxy(own_proxy, &config.cluster_url, |name| std::env::var(name).ok());
+        let origin = Origin { kubeconfig: path, context: name, server: None };
         Ok(Self { context, has_inside, ..Self::from_config(config, origin, process)? })
     }
 
@@ -141,7 +143,8 @@ impl Cluster {
         origin: Origin,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
-        let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
+        let default_namespace = config.default_namespace.clone();
+        let server = Some(config.cluster_url.to_string().trim_end_matches('/').to_owned());
         // Each measured request must be sent only once, so the client must not retry.
         config.default_retry = false;
         let builder =
@@ -152,8 +155,7 @@ impl Cluster {
             client,
             warnings,
             default_namespace,
-            server,
-            origin,
+            origin: Origin { server, ..origin },
             context: None,
             has_inside: false,
             process,
@@ -178,9 +180,8 @@ impl Cluster {
     /// Returns the way to reach the cluster again; `None` if it ends with this process.
     pub fn origin(&self) -> Option<Origin> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let Origin { kubeconfig, context } = &self.origin;
-        let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
-        self.process.is_none().then_some(origin)
+        let kubeconfig = self.origin.kubeconfig.as_ref().map(absolute);
+        self.process.is_none().then(|| Origin { kubeconfig, ..self.origin.clone() })
     }
 
     /// Describes the cluster; `None` if it ends with this process.
@@ -189,7 +190,12 @@ impl Cluster {
             Some(context) => format!("context {context}"),
             None => "this pod's cluster".to_owned(),
         };
-        self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
+        self.process.is_none().then(|| format!("{whose} at {}", self.server()))
+    }
+
+    /// Returns the URL of the API server.
+    pub fn server(&self) -> &str {
+        self.origin.server.as_deref().unwrap_or_default()
     }
 
     /// Returns the `KUBECONFIG` value that lets a program find this cluster and, by default, this namespace; `None` if
@@ -204,7 +210,7 @@ impl Cluster {
             None => kubeconfig_files(),
         };
         let (Some(name), Some(context)) = (&self.origin.context, &self.context) else { return Ok(None) };
-        let current = self.origin.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let current = read_kubeconfig(self.origin.kubeconfig.as_deref());
         let is_current = current.is_ok_and(|file| file.current_context.as_ref() == Some(name));
         if is_current && namespace == self.default_namespace {
             let is_needed = self.origin.kubeconfig.is_some();
@@ -293,11 +299,42 @@ fn has_kubeconfig() -> bool {
     kubeconfig_files().iter().any(|path| path.is_file())
 }
 
-/// Returns true if a context belongs to an embedded cluster, according to an extension in the kubeconfig.
-fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
-    let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
-    let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
-    extensions.into_iter().flatten().any(|extension| extension.name == lab::EXTENSION)
+/// Reads a kubeconfig file, or else the default ones. Like kubectl, skips default ones that do not exist.
+fn read_kubeconfig(path: Option<&Path>) -> Result<Kubeconfig, KubeconfigError> {
+    match path {
+        Some(path) => Kubeconfig::read_from(path),
+        None => merged(&kubeconfig_files()),
+    }
+}
+
+fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    // Without any, the error is about the first one.
+    let is_any = files.iter().any(|path| path.exists());
+    let read = files.iter().filter(|path| !is_any || path.exists());
+    read.map(Kubeconfig::read_from).try_fold(Kubeconfig::default(), |merged, file| merged.merge(file?))
+}
+
+/// Returns the proxy on the way to the API server: the kubeconfig's own, or else the environment's, as kubectl chooses
+/// it. kube applies `NO_PROXY` to the proxy's own URL.
+fn proxy(own: Option<&str>, server: &Uri, env: impl Fn(&str) -> Option<String>) -> Option<Uri> {
+    let either =
+        |name: &str| env(name).or_else(|| env(&name.to_lowercase())).filter(|value| !value.is_empty());
+    let url = match own.filter(|url| !url.is_empty()) {
+        Some(own) => own.to_owned(),
+        None => {
+            let url = either("HTTPS_PROXY")?;
+            let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+            let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+            let matcher = Matcher::builder().https(&*url).no(either("NO_PROXY").unwrap_or_default()).build();
+            if is_loopback || matcher.intercept(server).is_none() {
+                return None;
+            }
+            url
+        }
+    };
+    let url = if url.contains("://") { url } else { format!("http://{url}") };
+    // kube has refused a malformed URL already.
+    url.parse().ok()
 }
 
 #[cfg(test)]
@@ -330,6 +367,45 @@ mod tests {
             let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no API response") };
             assert_eq!(error.code.to_string(), status[..3]);
         }
+    }
+
+    #[test]
+    fn missing_default_kubeconfigs_are_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, missing) = (dir.path().join("config"), dir.path().join("missing"));
+        std::fs::write(&there, "current-context: staging").unwrap();
+        let both = merged(&[missing.clone(), there]).unwrap();
+        assert_eq!(both.current_context.as_deref(), Some("staging"));
+        let error = merged(std::slice::from_ref(&missing)).unwrap_err();
+        assert!(matches!(error, KubeconfigError::ReadConfig(_, path) if path == missing));
+    }
+
+    #[test]
+    fn proxy_is_chosen_as_by_kubectl() {
+        const HTTPS: (&str, &str) = ("HTTPS_PROXY", "http://user:p%40ss@localhost:3128");
+        let chosen = |own: Option<&str>, server: &'static str, env: &[(&str, &str)]| {
+            let value =
+                |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
+            proxy(own, &Uri::from_static(server), value).map(|url| url.to_string())
+        };
+        let of = |server, env: &[(&str, &str)]| chosen(None, server, env);
+        let prod = "https://api.prod.example:6443";
+        assert_eq!(of(prod, &[]), None);
+        assert_eq!(of(prod, &[HTTPS]).as_deref(), Some("http://user:p%40ss@localhost:3128/"));
+        assert_eq!(of(prod, &[("https_proxy", "proxy:3128")]).as_deref(), Some("http://proxy:3128/"));
+        for rule in ["api.prod.example", ".example", "localhost,prod.example"] {
+            assert_eq!(of(prod, &[HTTPS, ("NO_PROXY", rule)]), None, "{rule}");
+        }
+        // The proxy's own address says nothing about the server's.
+        assert!(of(prod, &[HTTPS, ("no_proxy", "localhost,10.0.0.0/8")]).is_some());
+        assert_eq!(of("https://10.1.2.3:6443", &[HTTPS, ("no_proxy", "localhost,10.0.0.0/8")]), None);
+        for local in
+            ["https://127.0.0.1:6443", "https://[::1]:6443", "https://localhost", "http://proxied:8001"]
+        {
+            assert_eq!(of(local, &[HTTPS]), None, "{local}");
+        }
+        let own = chosen(Some("socks5://bastion:1080"), prod, &[HTTPS, ("NO_PROXY", "*")]);
+        assert_eq!(own.as_deref(), Some("socks5://bastion:1080/"));
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{AsyncBufRead, StreamExt};
+use http::HeaderValue;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -29,7 +30,7 @@ use endpoint::{Context, Endpoint, SILENCE, WantedRows, wants_token};
 use lines::lines;
 use proxy_listener::ProxyNews;
 use rolldrop_record::run_info::{Role, Rows, Source};
-use rolldrop_record::wire::{AdminToken, ClockAnswer, ProxyLine, ROWS_PATH};
+use rolldrop_record::wire::{AdminToken, COLLECTOR_HEADER, ClockAnswer, ProxyLine, ROWS_PATH};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedEnd, ServedRow, Stamp};
 pub use sidecar_journals::{JournalDelivery, JournalDeliveryKind, SidecarJournals, SidecarSource};
 
@@ -383,7 +384,8 @@ async fn open_rows(
     let from = place
         .as_ref()
         .map_or_else(String::new, |place| format!("?from={}&of={}", place.next, place.started.unix_ns()));
-    let request = endpoint.get(&format!("{ROWS_PATH}{from}")).map_err(kube::Error::HttpError)?;
+    let mut request = endpoint.get(&format!("{ROWS_PATH}{from}")).map_err(kube::Error::HttpError)?;
+    request.headers_mut().insert(COLLECTOR_HEADER, HeaderValue::from_static("true"));
     endpoint.context.client.request_stream(request).await
 }
 

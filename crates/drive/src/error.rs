@@ -132,6 +132,16 @@ pub enum CoordinatorError {
     /// The run's changes could not be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// This is not the cluster that a run changed.
+    #[error(
+        "none of the objects that the run changed is in the cluster at {here}. {}: select it with --kubeconfig or \
+         --context. Nothing was changed",
+        of_run.as_ref().map_or_else(
+            || "The run's was probably another one".to_owned(),
+            |server| format!("The run's cluster was at {server}"),
+        )
+    )]
+    OtherCluster { here: String, of_run: Option<String> },
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),

@@ -41,7 +41,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::observe::{Need, proxy_detection, target_service};
 use crate::undo::effect::has_pods;
 pub use call::RunPlan;
-use call::{About, Right};
+use call::{About, LOST_ANSWER, Right};
 pub(crate) use claims::{Claims, PodChoice};
 use conntrack_rights::plan_evidence;
 use disruption_checks::Checks;
@@ -326,9 +326,11 @@ impl Planner<'_> {
         let (owner, why) = (config_maps.clone().later(OWNER), "owned everything that the run created");
         if need == Need::Must {
             self.plan.must("create", &config_maps, OWNS_ALL);
+            self.plan.must("get", &owner, LOST_ANSWER);
             self.undo.must("delete", &owner, why);
         } else {
             self.plan.helps("create", &config_maps, OWNS_ALL);
+            self.plan.helps("get", &owner, LOST_ANSWER);
             self.undo.helps("delete", &owner, why);
         }
         self.undo.discovers(&config_maps);

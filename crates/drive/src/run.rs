@@ -35,7 +35,7 @@ use crate::error::CoordinatorError;
 use crate::observe::ReadyTargets;
 use crate::plan::{GitOps, RunPlan, check_rights};
 use crate::session::{Closed, Session, SessionStart};
-use crate::undo::{Undone, await_effect};
+use crate::undo::{UndoOutcome, Undone, await_effect};
 use crate::viewer::Viewer;
 use crate::{Interrupts, Operator};
 use admin_secret::AdminSecret;
@@ -332,10 +332,8 @@ impl RunContext<'_> {
     /// Reports changes that could not be undone, and waits until the undo of the others has taken effect. The record is
     /// already complete, so an interruption ends only the wait.
     async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
-        let mut left = undone.iter().filter(|undone| undone.is_left()).peekable();
-        let is_left = left.peek().is_some();
-        left.for_each(|undone| self.viewer.warn(&undone.to_string()));
-        if is_left {
+        undone.iter().filter(|undone| undone.is_left()).for_each(|left| self.viewer.warn(&left.to_string()));
+        if undone.iter().any(|undone| matches!(undone.outcome, UndoOutcome::Failed(_))) {
             let run = self.run_dir.path().display();
             self.viewer.warn(&format!("run `rolldrop cleanup {run}` to try again"));
         }

@@ -228,7 +228,7 @@ impl Session {
     pub(crate) async fn finish(self, give_up: CancellationToken) -> Result<Closed> {
         let undone = self.ledger.undo(&Caller { stop: give_up, ..self.caller }).await;
         for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
-            self.observer.recorder().warn(format!("after the run: {undone}"));
+            self.observer.recorder().warn(format!("undoing the changes: {undone}"));
         }
         self.tasks.stop().await;
         let mut sources = vec![Source {

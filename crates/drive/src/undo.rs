@@ -164,6 +164,16 @@ async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject
     Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
+/// Returns true if an object that a run created or changed is in the cluster.
+async fn exists(caller: &Caller, run: &str, object: &ObjectRef) -> Result<bool> {
+    let api = api_of(caller, object).await?;
+    let found = caller.find(&api, &format!("find {object}"), &object.name).await?;
+    Ok(found.is_some_and(|found| match &object.uid {
+        Some(uid) => found.uid().as_ref() == Some(uid),
+        None => found.labels().get(RUN_LABEL).is_some_and(|of| of == run),
+    }))
+}
+
 /// Removes an object that the run created, together with everything that the object owns.
 async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<UndoOutcome> {
     let api = api_of(caller, object).await?;

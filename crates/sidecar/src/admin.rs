@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{Stream, stream};
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -38,7 +39,7 @@ use super::{ProxyState, app, metrics, reap};
 use rolldrop_record::metrics_text::MetricsFormat;
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
+    AdminToken, CLOCK_PATH, COLLECTOR_HEADER, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 use rolldrop_record::{ServedRow, Stamp};
 use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
@@ -123,7 +124,7 @@ pub(super) struct AdminSettings {
     pub(super) limits: AdminLimits,
 }
 
-/// Serves the admin port until the journal is closed and handed over. A reader that disconnected shortly before can
+/// Serves the admin port until the journal is closed and handed over. A collector that disconnected shortly before can
 /// reconnect for the rest.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<ProxyState>, settings: AdminSettings) {
     let AdminSettings { app_ready_path, access, limits } = settings;
@@ -228,7 +229,7 @@ struct AdminPort {
     shared: Arc<ProxyState>,
     app_ready_path: Option<Arc<str>>,
     addresses: AddressDisclosure,
-    /// True once the row reader on this connection has received all rows and the end line.
+    /// True once the collector on this connection has received all rows and the end line.
     told_all: Arc<AtomicBool>,
 }
 
@@ -280,27 +281,28 @@ impl AdminPort {
         if let Err(error) = served {
             tracing::debug!(%error, "an admin connection ended");
         } else if self.told_all.load(Ordering::Relaxed) {
-            // The process exits next, so wait until the reader has everything, which it signals by closing.
+            // The process exits next, so wait until the collector has everything, which it signals by closing.
             let _busy = place.begin_request();
             match tokio::io::copy(&mut stream, &mut tokio::io::sink()).await {
-                Ok(_) => self.shared.journal.reader_has_all(),
-                Err(error) => tracing::debug!(%error, "the row reader disconnected"),
+                Ok(_) => self.shared.journal.collector_has_all(),
+                Err(error) => tracing::debug!(%error, "the collector disconnected"),
             }
         }
     }
 
     async fn answer<B>(self, request: Request<B>) -> Result<AdminResponse, Infallible> {
-        let answer = match *request.method() {
-            Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
+        let (head, _body) = request.into_parts();
+        let answer = match head.method {
+            Method::GET | Method::HEAD => self.answer_to(&head).await,
             _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")),
         };
         Ok(answer.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
     }
 
-    async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<AdminResponse> {
+    async fn answer_to(self, head: &Parts) -> serde_json::Result<AdminResponse> {
         const OK: StatusCode = StatusCode::OK;
         let Self { shared, app_ready_path, addresses, told_all } = self;
-        Ok(match uri.path() {
+        Ok(match head.uri.path() {
             HEALTH_PATH => text(OK, "ok\n"),
             READY_PATH if app::is_ready(shared.upstream, app_ready_path.as_deref()).await => text(OK, "ok\n"),
             READY_PATH => text(StatusCode::SERVICE_UNAVAILABLE, "the app is not ready\n"),
@@ -312,8 +314,11 @@ impl AdminPort {
                 })?;
                 whole(OK, "application/json", body)
             }
-            ROWS_PATH => match first_wanted(uri.query().unwrap_or_default(), shared.started) {
-                Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
+            ROWS_PATH => match first_wanted(head.uri.query().unwrap_or_default(), shared.started) {
+                Some(from) if head.method == Method::GET => {
+                    let is_collector = head.headers.contains_key(COLLECTOR_HEADER);
+                    rows(shared, from, addresses, is_collector.then_some(told_all))
+                }
                 _ => text(StatusCode::BAD_REQUEST, "use GET /rows?from=N&of=STARTED\n"),
             },
             "/metrics" => whole(OK, MetricsFormat::Prometheus.content_type(), metrics::text(&shared)),
@@ -360,14 +365,17 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let _ = token_of(&parsed.collect());
 }
 
-/// Returns a response that streams rows as they are recorded, until the journal is closed.
+/// Returns a response that streams rows as they are recorded, until the journal is closed. `told_all` is `None` for a
+/// reader that does not collect them.
 fn rows(
     shared: Arc<ProxyState>,
     from: u64,
     addresses: AddressDisclosure,
-    told_all: Arc<AtomicBool>,
+    told_all: Option<Arc<AtomicBool>>,
 ) -> AdminResponse {
-    shared.journal.reader_came();
+    if told_all.is_some() {
+        shared.journal.collector_came();
+    }
     let reader = RowReader {
         shared,
         addresses,
@@ -390,7 +398,7 @@ fn rows(
 struct RowReader {
     shared: Arc<ProxyState>,
     addresses: AddressDisclosure,
-    told_all: Arc<AtomicBool>,
+    told_all: Option<Arc<AtomicBool>>,
     cursor: Cursor,
     /// Batch that is being sent.
     taken: Option<JournalBatch>,
@@ -414,9 +422,11 @@ impl RowReader {
     /// Returns the next lines. Calling this also signals that the connection has accepted the previous ones.
     async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
         if let Some(batch) = self.taken.take() {
-            self.shared.journal.sent(&batch);
+            if let Some(told_all) = &self.told_all {
+                self.shared.journal.sent(&batch);
+                told_all.store(batch.end.is_some(), Ordering::Relaxed);
+            }
             if batch.end.is_some() {
-                self.told_all.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
             let is_hurried =

@@ -17,7 +17,8 @@ use super::sides::ConnectionSides;
 pub(super) const READ_BYTES: usize = 16 * 1024;
 /// Room for one read when the pool is exhausted.
 const SMALL_READ_BYTES: usize = 1024;
-/// Bytes that each buffer may hold even if the pool is exhausted. Most heads are smaller.
+/// Bytes that each buffer, and each direction's HTTP/2 fields, may hold even if the pool is exhausted. Most heads are
+/// smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
 /// A holder gets at most the pool's free bytes divided by this number.
 const PART: usize = 4;
@@ -29,8 +30,9 @@ pub struct Budget {
     /// with the most idle connections makes room. If none has been idle for long enough, the new one waits in the
     /// kernel's accept queue.
     pub connections: usize,
-    /// Maximum number of bytes held by all connections together, beyond their own 4 KiB per direction: unfinished heads
-    /// and frames, field tables, and bytes that a slow reader has not accepted.
+    /// Maximum number of bytes held by all connections together, beyond their own 4 KiB per direction (in HTTP/2 also
+    /// 4 KiB for field blocks and tables): unfinished heads and frames, field tables, and bytes that a slow reader has
+    /// not accepted.
     pub held_bytes: usize,
     /// Maximum number of bytes that the kernel holds for all connections together, beyond 6 KiB for each direction of
     /// each socket.
@@ -72,7 +74,7 @@ rolldrop_record::named! {
     pub(super) enum Unrecorded {
         /// Too many requests were in flight.
         Requests = "requests",
-        /// A head or field block was too large to hold.
+        /// A head or field block was too large to hold, or a field block could not be decoded.
         Head = "head",
         /// Too many rows were waiting for a reader.
         Rows = "rows",

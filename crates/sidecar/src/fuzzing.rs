@@ -1,5 +1,7 @@
 //! Fuzz targets for everything that clients, apps and admin port users may send.
 
+#![expect(clippy::print_stderr, reason = "fuzzing shows its progress")]
+
 mod fuzzed_session;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -204,7 +204,8 @@ async fn pass_response(
     let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
     if matches!(passed, Err(RelayStop::Framing)) {
         exchange.mark_unread();
-        passed = pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await;
+        head.body = Body::UntilClose;
+        passed = pass(&mut sent, 0, &mut head.body, buf, from, to).await;
     }
     match passed {
         Ok(()) if head.is_interim() => {}

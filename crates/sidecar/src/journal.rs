@@ -44,10 +44,10 @@ struct Entries {
     unanswered: usize,
     /// The number of the first row in `rows`.
     first: u64,
-    /// All rows below this number were sent or dropped.
+    /// All rows below this number were sent to a collector, or dropped.
     sent_to: u64,
     last_request: Option<Stamp>,
-    had_reader: bool,
+    had_collector: bool,
     counts: ProxyCounts,
 }
 
@@ -168,7 +168,7 @@ impl RowJournal {
     /// Closes the journal: nothing more will be recorded, and readers may receive the end line.
     pub(super) fn close(&self) {
         self.closed.cancel();
-        if !self.entries().had_reader {
+        if !self.entries().had_collector {
             self.handed_over.cancel();
         }
     }
@@ -178,19 +178,19 @@ impl RowJournal {
         self.closed.cancelled().await;
     }
 
-    /// Waits until the journal is closed and there is no reader left to wait for: a reader has received the end line,
-    /// or no reader ever connected.
+    /// Waits until the journal is closed and there is no collector left to wait for: one has received the end line, or
+    /// none ever connected.
     pub(super) async fn handed_over(&self) {
         self.handed_over.cancelled().await;
     }
 
-    /// Notes that a reader has connected. The proxy will wait for readers, even if they disconnect.
-    pub(super) fn reader_came(&self) {
-        self.entries().had_reader = true;
+    /// Notes that a collector has connected. The proxy will wait for collectors, even if they disconnect.
+    pub(super) fn collector_came(&self) {
+        self.entries().had_collector = true;
     }
 
-    /// Notes that a reader has everything, including the end line.
-    pub(super) fn reader_has_all(&self) {
+    /// Notes that a collector has everything, including the end line.
+    pub(super) fn collector_has_all(&self) {
         self.handed_over.cancel();
     }
 
@@ -211,7 +211,7 @@ impl RowJournal {
         JournalBatch { notes, first, rows, recorded, end, next }
     }
 
-    /// Notes that a batch has been sent.
+    /// Notes that a batch has been sent to a collector.
     pub(super) fn sent(&self, batch: &JournalBatch) {
         let mut entries = self.entries();
         // Rows that were dropped while being sent remain counted as dropped.

@@ -21,9 +21,9 @@ const BOUNDS_US: [u64; 15] = [
 pub struct ProxyCounts {
     /// Requests recorded.
     pub recorded: u64,
-    /// Rows sent to a reader, each counted once.
+    /// Rows sent to a collector, each counted once.
     pub handed_over: u64,
-    /// Rows that were dropped, oldest first, because no reader fetched them in time.
+    /// Rows that were dropped, oldest first, because no collector fetched them in time.
     pub dropped: u64,
     /// Requests that the proxy itself rejected, for example because their end was ambiguous; they have no row.
     pub rejected: u64,
@@ -102,12 +102,12 @@ pub(super) fn text(proxy: &ProxyState) -> String {
         ),
         (
             "rolldrop_proxy_rows_handed_over_total",
-            "Rows sent to a reader, each counted once.",
+            "Rows sent to a collector, each counted once.",
             counts.handed_over,
         ),
         (
             "rolldrop_proxy_rows_dropped_total",
-            "Rows dropped because no reader fetched them in time.",
+            "Rows dropped because no collector fetched them in time.",
             counts.dropped,
         ),
     ] {

@@ -1,6 +1,7 @@
 //! Converts pods from a watch into record events. The coordinator uses it for all pods, a proxy for its own pod.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
@@ -16,11 +17,14 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
+/// Returns the reference to an object's controller, the one of its owners that manages it.
+pub fn controller_ref(object: &impl ResourceExt) -> Option<&OwnerReference> {
+    object.owner_references().iter().find(|owner| owner.controller == Some(true))
+}
+
 /// Returns the kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
 pub fn controller(object: &impl ResourceExt) -> Option<String> {
-    let mut owners = object.owner_references().iter();
-    let owner = owners.find(|owner| owner.controller == Some(true))?;
-    Some(format!("{}/{}", owner.kind, owner.name))
+    controller_ref(object).map(|owner| format!("{}/{}", owner.kind, owner.name))
 }
 
 /// Converts a pod change reported by a watch.

@@ -8,6 +8,7 @@
 //! The client's first bytes determine the protocol (`h1`, `h2`, `tunnel`).
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -277,6 +278,7 @@ impl ProxiedConnection {
             Outlet::new(Receiver::Client, to_client, into_client, &origin.sides, &shared.ticks);
         let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
         let mut is_introduced = false;
+        let mut client_is_done = pin!(origin.sides.client_is_done());
         let kind = match shared.mode {
             TrafficMode::Tcp => ConnectionKind::Tcp,
             TrafficMode::Http => loop {
@@ -286,7 +288,14 @@ impl ProxiedConnection {
                 let read = tokio::select! {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf, &mut to_app) => read,
-                    read = relay::fill(&mut from_app, &mut from_app_buf, &mut to_client) => match read {
+                    read = relay::fill(&mut from_app, &mut from_app_buf, &mut to_client),
+                        if !origin.sides.is_app_closed() => match read {
+                        // From here on, only the client's bytes can show the protocol.
+                        Ok(0) if from_app_buf.is_empty() => {
+                            origin.sides.app_closed.store(true, Ordering::Relaxed);
+                            to_client.close().await;
+                            continue;
+                        }
                         Ok(0) => break ConnectionKind::Http1,
                         Ok(_) => match ConnectionKind::of_app(&from_app_buf) {
                             Some(kind) => break kind,
@@ -298,6 +307,9 @@ impl ProxiedConnection {
                             return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
                         }
                     },
+                    () = &mut client_is_done, if origin.sides.is_app_closed() => {
+                        return ConnectionFinish::Closed;
+                    }
                 };
                 is_introduced =
                     is_introduced || introduce(&from_client, &mut to_app, &mut from_client_buf).await;

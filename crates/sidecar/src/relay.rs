@@ -102,8 +102,7 @@ async fn client_closed(
     sides: &ConnectionSides,
     ledger: &impl Ledger,
 ) -> ConnectionFinish {
-    // Fails only if the app has disconnected, which the response side notices too.
-    let _ = to.half.shutdown().await;
+    to.close().await;
     sides.client_closed.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
         ledger.app_closed(ServedEnd::UpstreamEof);
@@ -136,8 +135,7 @@ async fn app_closed(
     if sides.app_unwritable.load(Ordering::Relaxed) {
         return ConnectionFinish::Reset(end);
     }
-    // Fails only if the client has disconnected, which the request side notices too.
-    let _ = to.half.shutdown().await;
+    to.close().await;
     if sides.is_client_closed() {
         return ConnectionFinish::Closed;
     }
@@ -219,6 +217,12 @@ impl<'a> Outlet<'a> {
 
     fn socket(&self) -> &TcpStream {
         self.half.as_ref()
+    }
+
+    /// Closes this half, because the sending side has closed.
+    pub(super) async fn close(&mut self) {
+        // Fails only if the receiving side has disconnected, which is detected when it is read from.
+        let _ = self.half.shutdown().await;
     }
 
     /// Notes that bytes of a message have passed. A client's bytes count only if they arrive fast enough; otherwise a

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
-use rolldrop_record::wire::ProxyLine;
+use rolldrop_record::wire::{COLLECTOR_HEADER, ProxyLine};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
 /// Long enough for any step on a busy machine; only a failing test waits this long.
@@ -129,7 +129,7 @@ impl Running {
 
     async fn rows_of(&self, query: &str) -> RowStream {
         let mut stream = BufReader::new(TcpStream::connect(self.admin).await.unwrap());
-        let request = format!("GET /rows?{query} HTTP/1.1\r\n\r\n");
+        let request = format!("GET /rows?{query} HTTP/1.1\r\n{COLLECTOR_HEADER}: true\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let rows = RowStream { stream, lines: Vec::new() };
         within(rows.opened()).await

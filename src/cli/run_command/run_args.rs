@@ -28,7 +28,7 @@ use rolldrop_scenario::{ExpectFile, Loaded};
                                                 watch what others do to the pods, for ten minutes
 
 Exit status: 0 completed, and the gate (if any) passed; 1 gate failed; 2 nothing measured;
-3 invalid or inconclusive; 130 interrupted, the recorded data is kept.")]
+3 invalid, partial or inconclusive; 130 interrupted, the recorded data is kept.")]
 pub(in crate::cli) struct RunArgs {
     /// Scenario file, or name of a built-in scenario (see `rolldrop scenarios`) [default: naive-exit, or none with
     /// --target].

@@ -258,6 +258,24 @@ fn role_grants_each_workload_by_name() {
 }
 
 #[test]
+fn role_names_kinds_as_their_paths_do() {
+    for (kind, resource) in [
+        ("Gateway", "gateways"),
+        ("HTTPProxy", "httpproxies"),
+        ("Ingress", "ingresses"),
+        ("Mesh", "meshes"),
+        ("Endpoints", "endpoints"),
+    ] {
+        let object = json!({"apiVersion": "x.example/v1", "kind": kind, "name": "edge"});
+        let patch = json!({"at": "1s", "action": "patch", "patch": {}, "object": object});
+        let spec = json!({"target": {"service": "web"}, "disruptions": [patch]});
+        let rights = of_chart(&json!({"namespace": "shop", "scenario": scenario(&spec)}));
+        let named = rights.iter().find(|right| right.name.as_deref() == Some("edge"));
+        assert_eq!(named.map(|right| right.resource.as_str()), Some(resource));
+    }
+}
+
+#[test]
 fn chart_lists_every_action() {
     let bogus = json!({"target": {"service": "web"}, "disruptions": [{"at": "1s", "action": "none"}]});
     let refused = Rolldrop::run(&format!("{}\n", scenario(&bogus))).finish().expect_code(2);

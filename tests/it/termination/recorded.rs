@@ -165,7 +165,12 @@ fn one_second_grace_period_allows_two_seconds() {
 fn goes_as_recorded_when_forced(case: &str, ours: &Recording) {
     const FORCED: [&str; 3] =
         ["E3-force-ignore-grace30", "E3-force-hook3-ignore-grace30", "E3-force-http3-exit-grace30"];
-    assert_eq!(Golden::of(case).orders_of("Pod")[0], order_of("Pod", ours), "{ours}");
+    // The API server marks the pod, then removes it. The node agent may confirm the mark in between: both take 30 ms at
+    // times.
+    let confirmed = |text: String| text.replace("generation=2/2", "generation=2/1");
+    let mut pod: Vec<String> = order_of("Pod", ours).into_iter().map(confirmed).collect();
+    pod.dedup();
+    assert_eq!(Golden::of(case).orders_of("Pod")[0], pod, "{ours}");
     let slices: Vec<_> = FORCED.into_iter().map(Golden::of).collect();
     let slices: Vec<_> = slices.iter().flat_map(|golden| golden.orders_of("EndpointSlice")).collect();
     let slice = order_of("EndpointSlice", ours);

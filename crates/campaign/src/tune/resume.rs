@@ -52,13 +52,14 @@ pub(super) async fn put_back(
     }
     let loaded = request.source.load(Vec::new())?;
     let (scenario, cluster, caller) = request.connect(loaded, out, &operator.interrupts).await?;
-    let put = put_back_by(&caller, (state, &scenario), left, (out, &*operator.viewer)).await;
+    let put =
+        put_back_by((&caller, cluster.server()), (state, &scenario), left, (out, &*operator.viewer)).await;
     cluster.shut_down().await;
     put
 }
 
 async fn put_back_by(
-    caller: &Caller,
+    (caller, server): (&Caller, &str),
     (state, scenario): (&TuningState, &Scenario),
     left: LeftOvers,
     (out, viewer): (&Path, &dyn Viewer),
@@ -71,7 +72,7 @@ async fn put_back_by(
         }
     }
     viewer.say("undoing the changes of the killed run");
-    let all = left.undo(caller).await.map_err(RunError::other)?;
+    let all = left.undo(caller, server).await.map_err(RunError::other)?;
     all.iter().for_each(|undone| viewer.say(&undone.to_string()));
     if let Err(not_yet) = await_effect(caller, &all, |what: &str| viewer.say(what)).await {
         return Err(RunError::Refused(format!("{not_yet}: resume again later")));

@@ -191,19 +191,22 @@ impl StepRunner<'_> {
     }
 
     /// Returns, in scenario syntax, the disruption that terminates pods until this many terminations have happened.
-    fn disruption(&self, plan: StepPlan, ended: usize) -> String {
+    ///
+    /// # Errors
+    /// Fails if pods are to be deleted, and the workload has no valid selector.
+    fn disruption(&self, plan: StepPlan, ended: usize) -> Result<String, RunError> {
         let until = format!("until: {{terminations: {ended}}}");
-        match plan.disrupt {
+        Ok(match plan.disrupt {
             Disrupt::RollingRestart => {
                 format!("{{at: 3s, action: rollingRestart, workload: {}, {until}}}", self.subject.workload())
             }
             Disrupt::DeletePod => {
-                let selector = self.subject.selector();
+                let selector = self.subject.selector()?;
                 format!(
                     "{{at: 3s, action: deletePod, selector: {selector:?}, count: 1, order: random, {until}}}"
                 )
             }
-        }
+        })
     }
 
     /// Creates a run's job and returns the cluster that the scenario names.
@@ -216,7 +219,7 @@ impl StepRunner<'_> {
         let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
         let disruption =
-            if plan.undisturbed.is_none() { self.disruption(plan, first) } else { String::new() };
+            if plan.undisturbed.is_none() { self.disruption(plan, first)? } else { String::new() };
         let disruptions = format!("disruptions=[{disruption}]");
         let length = format!("load.duration={}s", length.as_secs());
         let mut further = vec![disruptions, length, "expect={}".to_owned()];

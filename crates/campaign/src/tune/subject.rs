@@ -11,7 +11,7 @@ use super::TuningRequest;
 use super::platform_limits::PlatformLimits;
 use rolldrop_drive::Interrupts;
 use rolldrop_drive::act::Tenure;
-use rolldrop_drive::api::{Caller, why_no_rollout};
+use rolldrop_drive::api::{Caller, pod_selector, why_no_rollout};
 use rolldrop_drive::cluster::{ChosenCluster, Cluster, Origin};
 use rolldrop_drive::observe::changed_by_others;
 use rolldrop_drive::plan::{
@@ -203,11 +203,11 @@ impl Subject {
     }
 
     /// Returns the workload's pod selector as text.
-    pub(super) fn selector(&self) -> String {
-        let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
-        let pairs = labels.into_iter().flatten();
-        let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
-        pairs.map(pair).collect::<Vec<_>>().join(",")
+    ///
+    /// # Errors
+    /// Fails if the workload has no valid selector.
+    pub(super) fn selector(&self) -> Result<String, RunError> {
+        pod_selector(&self.object).map_err(|why| RunError::Refused(format!("{}: {why}", self.workload())))
     }
 
     /// Explains why, judging by an earlier run, there are too few connections to show the pods' windows. Returns `None`

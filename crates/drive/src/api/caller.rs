@@ -105,6 +105,12 @@ impl Caller {
         Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
     }
 
+    /// Creates a caller outside a run, which ends with its task.
+    pub(crate) fn outside_run(client: Client, namespace: &str) -> Self {
+        let (warnings, limits, stop) = (Warnings::default(), TimeLimits::default(), CancellationToken::new());
+        Self { client, warnings, namespace: namespace.to_owned(), limits, stop }
+    }
+
     /// Returns a caller for use before a run has started. It waits for a busy API server, but not long for one that may
     /// not exist.
     #[must_use]

@@ -1,7 +1,9 @@
 //! Kinds of objects in a cluster.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ApiResource;
+use kube::core::Selector;
 use serde_json::Value;
 
 use rolldrop_scenario::WorkloadKind;
@@ -13,6 +15,17 @@ pub(crate) fn resource_of(kind: WorkloadKind) -> ApiResource {
         WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
         WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
     }
+}
+
+/// Returns the selector of a workload's pods as text, with its `matchLabels` and its `matchExpressions`.
+///
+/// # Errors
+/// Fails, with the reason, if the workload has no valid selector.
+pub fn pod_selector(workload: &Value) -> Result<String, String> {
+    let selector = serde_json::from_value::<LabelSelector>(workload["spec"]["selector"].clone());
+    let selector = selector.map_err(|error| format!("spec.selector: {error}"))?;
+    let selector = Selector::try_from(selector).map_err(|error| format!("spec.selector: {error}"))?;
+    Ok(selector.to_string())
 }
 
 /// Returns the reason that a workload would not replace its pods after a template change; `None` if it would.
@@ -35,6 +48,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn pod_selector_keeps_match_expressions() {
+        let of = |selector: Value| pod_selector(&json!({"spec": {"selector": selector}}));
+        let stable = json!([{"key": "track", "operator": "NotIn", "values": ["canary"]}]);
+        let both = json!({"matchLabels": {"app": "web"}, "matchExpressions": stable});
+        assert_eq!(of(both).unwrap(), "app=web,track notin (canary)");
+        assert_eq!(of(json!({"matchExpressions": stable})).unwrap(), "track notin (canary)");
+        assert!(of(Value::Null).unwrap_err().starts_with("spec.selector: "));
+    }
 
     #[test]
     fn held_back_workloads_have_no_rollout() {

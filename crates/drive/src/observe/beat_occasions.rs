@@ -86,7 +86,7 @@ fn is_of_job(pod: &PodEvent) -> bool {
     pod.owner.as_ref().is_some_and(|owner| owner.starts_with("Job/"))
 }
 
-/// Writes beats while pods are terminating, or may soon be. If this is not allowed, reports a warning and returns.
+/// Writes beats while pods are terminating, or may soon be. If this was never allowed, reports a warning and returns.
 pub(super) async fn beat_while_pods_end(
     client: &Client,
     object: &BeatObject,
@@ -95,7 +95,7 @@ pub(super) async fn beat_while_pods_end(
     mut occasions: Receiver<BeatOccasions>,
 ) {
     let config_maps = Api::namespaced(client.clone(), &object.namespace);
-    let writer = BeatWriter { listener, config_maps, name: object.name.clone(), pods };
+    let mut writer = BeatWriter::new(listener, config_maps, object.name.clone(), pods);
     // The sender lives as long as the listener.
     while occasions.wait_for(|occasions| occasions.until() > Instant::now()).await.is_ok() {
         let quiet = async {
@@ -115,8 +115,9 @@ pub(super) async fn beat_while_pods_end(
             kube::Error::Api(status) if status.code == 404 => make(&writer).await,
             _ => Err(writer.refusal(&refused)),
         };
-        if let Err(why) = made {
-            writer.stopped(&why);
+        if let Err(why) = made
+            && !writer.outlast_refusal(&why).await
+        {
             break;
         }
     }
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beats_pause_at_rest_and_end_when_forbidden() {
+    async fn beats_pause_at_rest_and_while_refused() {
         let [exists, is_allowed] = [false, true].map(|is| Arc::new(AtomicBool::new(is)));
         let (allowed, version) = (Arc::clone(&is_allowed), Arc::new(AtomicUsize::new(100)));
         let (client, calls) = api(move |method, path| {
@@ -240,6 +241,7 @@ mod tests {
         };
         let kept = Kept(Mutex::default(), Clock::start());
         let (occasions, known) = tokio::sync::watch::channel(BeatOccasions::begin(Instant::now()));
+        let refused = known.clone();
         let object = BeatObject { namespace: "shop".to_owned(), name: "own".to_owned() };
         let beating = beat_while_pods_end(&client, &object, Api::all(client.clone()), &kept, known);
         let acting = async {
@@ -252,14 +254,26 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert!(patched() > at_rest, "a rollout");
             is_allowed.store(false, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            is_allowed.store(true, Ordering::SeqCst);
+            let in_vain = patched();
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            assert!(patched() > in_vain + 20, "the refusal has passed");
+            is_allowed.store(false, Ordering::SeqCst);
         };
-        tokio::join!(beating, acting);
+        tokio::select! {
+            () = beating => panic!("beats that were allowed once are tried again"),
+            () = acting => {}
+        }
+        // Where no beat was ever allowed, none is tried again.
+        beat_while_pods_end(&client, &object, Api::all(client.clone()), &kept, refused).await;
         let events = kept.0.lock().unwrap();
         let warnings = events.iter().filter_map(|kind| match kind {
             EventKind::Warning { message } => Some(message.as_str()),
             _ => None,
         });
         let warnings: Vec<&str> = warnings.collect();
-        assert!(warnings.len() == 1 && warnings[0].contains("configmaps is forbidden"), "{warnings:?}");
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings.iter().all(|why| why.contains("configmaps is forbidden")), "{warnings:?}");
     }
 }

@@ -31,6 +31,9 @@ const LONGEST_PERIOD: Duration = Duration::from_secs(2);
 const GOOD_BEATS: u32 = 50;
 /// Time after which the writer gives up on a response. A slower response would give little information.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
+/// Pause before the next attempt after a refusal. An API server that has just started may refuse for a while what it
+/// will allow.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// Number of initial beats that are each followed by a check of the pods' own versions; later, every tenth beat is.
 const FIRST_CHECKS: u64 = 25;
 const BEATS_PER_CHECK: u64 = 10;
@@ -58,15 +61,27 @@ impl BeatPace {
 
 /// Writes beats to a dedicated ConfigMap.
 pub(super) struct BeatWriter<'a> {
-    pub(super) listener: &'a dyn WatchListener,
+    listener: &'a dyn WatchListener,
     pub(super) config_maps: Api<ConfigMap>,
     pub(super) name: String,
     /// Pods whose store the beats are compared with.
-    pub(super) pods: Api<Pod>,
+    pods: Api<Pod>,
+    progress: BeatProgress,
 }
 
-/// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
-/// records a warning and stops writing; the run continues.
+/// Success of the beats so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BeatProgress {
+    /// No beat has been written.
+    Untried,
+    /// The latest beat was written.
+    Written,
+    /// Beats were written before, but are refused now, which has been reported.
+    Refused,
+}
+
+/// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. A refusal is recorded as a
+/// warning, and the run continues. If no beat was ever allowed, stops writing.
 pub(crate) async fn beat(
     caller: &Caller,
     recorder: &RecorderHandle,
@@ -76,9 +91,13 @@ pub(crate) async fn beat(
         Ok(own) => {
             let name = own.name.clone();
             let (config_maps, pods) = (caller.api(), caller.api());
-            let writer = BeatWriter { listener: recorder, config_maps, name, pods };
-            let why = writer.beat_until_refused().await;
-            writer.stopped(&writer.refusal(&why));
+            let mut writer = BeatWriter::new(recorder, config_maps, name, pods);
+            loop {
+                let why = writer.beat_until_refused().await;
+                if !writer.outlast_refusal(&writer.refusal(&why)).await {
+                    break;
+                }
+            }
         }
         Err(why) => recorder.warn(stopped(&why)),
     }
@@ -86,14 +105,33 @@ pub(crate) async fn beat(
 }
 
 fn stopped(why: &CoordinatorError) -> String {
-    format!("stopped writing beats: {why}; from now on, deletions by others are known only to the second")
+    format!("stopped writing beats: {why}; without beats, deletions by others are known only to the second")
 }
 
-impl BeatWriter<'_> {
-    /// Reports that no more beats will be written.
-    pub(super) fn stopped(&self, why: &CoordinatorError) {
-        let message = stopped(why);
-        self.listener.take(self.listener.clock().now(), None, EventKind::Warning { message });
+impl<'a> BeatWriter<'a> {
+    /// Creates a writer that has not written a beat.
+    pub(super) const fn new(
+        listener: &'a dyn WatchListener,
+        config_maps: Api<ConfigMap>,
+        name: String,
+        pods: Api<Pod>,
+    ) -> Self {
+        Self { listener, config_maps, name, pods, progress: BeatProgress::Untried }
+    }
+
+    /// Reports a refusal, once until the next beat is written, and pauses until beats should be tried again. Returns
+    /// false if none was ever allowed.
+    pub(super) async fn outlast_refusal(&mut self, why: &CoordinatorError) -> bool {
+        if self.progress != BeatProgress::Refused {
+            let message = stopped(why);
+            self.listener.take(self.listener.clock().now(), None, EventKind::Warning { message });
+        }
+        if self.progress == BeatProgress::Untried {
+            return false;
+        }
+        self.progress = BeatProgress::Refused;
+        sleep(REFUSED_PAUSE).await;
+        true
     }
 
     pub(super) fn refusal(&self, why: &kube::Error) -> CoordinatorError {
@@ -101,7 +139,7 @@ impl BeatWriter<'_> {
     }
 
     /// Writes about ten times a second, and returns the first error that retrying would not fix.
-    pub(super) async fn beat_until_refused(&self) -> kube::Error {
+    pub(super) async fn beat_until_refused(&mut self) -> kube::Error {
         let clock = self.listener.clock();
         let mut pace = BeatPace { period: PERIOD, good: 0 };
         let mut pauses = Pauses::default();
@@ -120,7 +158,7 @@ impl BeatWriter<'_> {
                     let version = object.resource_version().unwrap_or_default();
                     self.listener.take(sent, None, EventKind::Beat { answered, version });
                     pace.taken();
-                    pauses = Pauses::default();
+                    (pauses, self.progress) = (Pauses::default(), BeatProgress::Written);
                     if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
                         self.check().await;
                     }

@@ -92,24 +92,30 @@ struct RecordFiles {
 }
 
 impl RecordFiles {
-    /// Writes messages until no more arrive. Also closes old parts while other sources are busy.
+    /// Writes messages until no more arrive, and returns the first error. Also closes old parts while other sources are
+    /// busy. If the event log fails, the tables continue, and the other way round.
     fn write(mut self, messages: &Receiver<Message>) -> Result<EventsWritten, RunDirError> {
+        let (mut events, mut served) = (Ok(()), Ok(()));
         let mut next_look = Instant::now() + TICK;
         loop {
             match messages.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
-                Ok(Message::Event(event)) => self.log.append(&event)?,
-                Ok(Message::Served { source, rows }) => self.table(source)?.extend(rows)?,
+                Ok(Message::Event(event)) => events = events.and_then(|()| self.log.append(&event)),
+                Ok(Message::Served { source, rows }) => {
+                    served = served.and_then(|()| Ok(self.table(source)?.extend(rows)?));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= next_look {
                 next_look = Instant::now() + TICK;
-                self.tables.values_mut().try_for_each(ServedTable::tick)?;
+                served =
+                    served.and_then(|()| Ok(self.tables.values_mut().try_for_each(ServedTable::tick)?));
             }
         }
         for table in self.tables.into_values() {
-            table.finish()?;
+            served = served.and(table.finish().map_err(RunDirError::from));
         }
+        events.and(served)?;
         Ok(self.log.close())
     }
 
@@ -157,7 +163,7 @@ impl RecorderHandle {
     }
 
     fn send(&self, message: Message) {
-        // The thread stops early only on a write error, which `finish` reports.
+        // The thread stops early only if it panics, which `finish` reports.
         let Err(TrySendError::Full(message)) = self.messages.try_send(message) else { return };
         let wait = || {
             let _ = self.messages.send(message);
@@ -208,6 +214,25 @@ mod tests {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(recorder.finish()).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn full_disk_of_events_spares_tables() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", run_dir.path().join("events.jsonl")).unwrap();
+        let clock = Clock::start();
+        let recorder = EventRecorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
+        let handle = recorder.handle().clone();
+        handle.served("web-1", vec![served(0)]);
+        handle.event(clock.now(), EventKind::Warning { message: "no space".into() });
+        handle.served("web-1", vec![served(1)]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let error = runtime.block_on(recorder.finish()).unwrap_err();
+        assert!(error.to_string().contains("events.jsonl"), "{error}");
+        let rows = rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
+        assert_eq!(rows.len(), 2);
     }
 
     #[test]

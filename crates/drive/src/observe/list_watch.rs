@@ -84,20 +84,25 @@ pub(super) struct Following<K, S> {
 /// Waits for the first lists of watches outside a run so that nothing that happens later is missed.
 ///
 /// # Errors
-/// Fails if something cannot be listed.
+/// Fails if something cannot be listed. Waits for an API server that is temporarily down, overloaded or faulty.
 pub(super) async fn await_first_lists(views: &Views) -> Result<(), CoordinatorError> {
-    let listed = views.wait_until(|view| view.unlisted.is_empty() || trouble(view).next().is_some());
+    let listed = views.wait_until(|view| view.unlisted.is_empty() || hopeless(view).next().is_some());
     if timeout(FIRST_LISTS, listed).await.is_err() {
         let unlisted = views.read(|view| view.unlisted.iter().copied().collect::<Vec<_>>());
         let what = format!("list {}", unlisted.join(", "));
         return Err(CoordinatorError::Timeout { what, limit: FIRST_LISTS });
     }
     let in_the_way =
-        |view: &View| trouble(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
+        |view: &View| hopeless(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
     match views.read(in_the_way) {
         Some((what, why)) => Err(CoordinatorError::Api { what, why }),
         None => Ok(()),
     }
+}
+
+/// Returns the resources whose first list is no longer waited for, each with the reason.
+fn hopeless(view: &View) -> impl Iterator<Item = (&'static str, &String)> {
+    view.unbelieved.iter().chain(&view.unlistable).map(|(what, why)| (*what, why))
 }
 
 /// Returns the resources that cannot be watched now, each with the reason.
@@ -188,24 +193,26 @@ where
                 Broken::Ended => self.note_life(now),
                 Broken::Cut { why, pause } => {
                     tracing::debug!(resource, %why, "watch interrupted");
-                    self.views.update(|view| {
-                        view.trouble.insert(resource, why);
-                    });
+                    let is_over = self.state.broken.is_some_and(|from| now >= from + self.limits.outage);
+                    self.note_trouble(why, is_over);
                     told = pause;
                 }
                 Broken::Silent => tracing::debug!(resource, "watch silent for too long"),
                 Broken::Forgotten => self.state.version = None,
-                Broken::NotToBeHad(why) if self.need == Need::Helps => {
+                // An API server that has just started may refuse for a while what it will allow, so that only a watch
+                // that has never shown anything is skipped.
+                Broken::NotToBeHad(why) if self.need == Need::Helps && !self.state.has_listed => {
                     tracing::debug!(resource, %why, "watch skipped");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
-                    self.views.update_if(|view| view.unlisted.remove(resource));
+                    self.views.update(|view| {
+                        view.unlisted.remove(resource);
+                        view.trouble.remove(resource);
+                    });
                     // The run misses nothing that it could have seen.
                     self.state.broken = None;
                     return;
                 }
-                Broken::NotToBeHad(why) => self.views.update(|view| {
-                    view.trouble.insert(resource, why);
-                }),
+                Broken::NotToBeHad(why) => self.note_trouble(why, true),
                 Broken::Unbelieved(why) => self.disbelieve(why),
             }
             // A watch that was open for a while is resumed immediately.
@@ -307,6 +314,16 @@ where
         });
     }
 
+    /// Notes that the watch is not open. If `is_hopeless`, nobody should wait for its first list any longer.
+    fn note_trouble(&self, why: String, is_hopeless: bool) {
+        self.views.update(|view| {
+            if is_hopeless && !self.state.has_listed {
+                view.unlistable.insert(self.resource, why.clone());
+            }
+            view.trouble.insert(self.resource, why);
+        });
+    }
+
     /// Notes that a watch is open again, and records the delay if it was long.
     fn opened(&mut self) {
         if let Some(from) = self.state.broken.take().filter(|from| self.is_long_since(*from)) {
@@ -315,12 +332,12 @@ where
         self.views.update_if(|view| view.trouble.remove(self.resource).is_some());
     }
 
-    /// Notes that the watch has shown everything that happened until shortly before `at`.
+    /// Notes that the watch has shown everything that happened until shortly before `at`, so it is trusted again.
     fn note_life(&self, at: Stamp) {
-        // No task waits for this change, so none is woken.
+        // No task waits for the time, so none is woken for it.
         self.views.update_if(|view| {
             view.alive.insert(self.resource, at);
-            false
+            view.unbelieved.remove(self.resource).is_some()
         });
     }
 
@@ -340,5 +357,136 @@ where
 
     fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
         self.listener.take(self.listener.clock().now(), None, kind(self.resource.to_owned(), from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use k8s_openapi::api::apps::v1::ReplicaSet;
+    use kube::Client;
+    use rolldrop_kubernetes::guard::GuardLayer;
+    use serde_json::json;
+    use tokio::task::JoinSet;
+    use tower::Layer;
+
+    use super::*;
+    use crate::session::tests::{api, status};
+
+    const SETS: &str = "replicasets";
+
+    struct Unseen;
+
+    impl Sink<ReplicaSet> for Unseen {
+        type Seen = ();
+
+        fn see(&self, _: Change, _: ReplicaSet) {}
+
+        fn take(&mut self, _: Change, (): ()) -> Option<EventKind> {
+            None
+        }
+    }
+
+    struct Heard(Clock, Mutex<Vec<EventKind>>);
+
+    impl WatchListener for Heard {
+        fn clock(&self) -> Clock {
+            self.0
+        }
+
+        fn take(&self, _: Stamp, _: Option<String>, kind: EventKind) {
+            self.1.lock().unwrap().push(kind);
+        }
+    }
+
+    /// Stands for a response that is no Kubernetes object.
+    const UNTRUSTED: u16 = 0;
+
+    /// Follows ReplicaSets, with an API server that answers the first calls with these statuses. Its first list is
+    /// empty, and it ends each watch at once.
+    fn follow(need: Need, outage: Duration, statuses: &'static [u16]) -> (Views, Arc<Heard>, JoinSet<()>) {
+        let (asked, has_listed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (client, _) = api(move |_, _| match statuses.get(asked.fetch_add(1, Ordering::SeqCst)) {
+            Some(&UNTRUSTED) => (200, "no object\n".to_owned()),
+            None | Some(200) if has_listed.swap(true, Ordering::SeqCst) => (200, String::new()),
+            None | Some(200) => {
+                let metadata = json!({"resourceVersion": "1"});
+                (
+                    200,
+                    json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": []})
+                        .to_string(),
+                )
+            }
+            Some(code) => status(*code, "", "refused"),
+        });
+        let unguarded = tower::service_fn(move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        let client = Client::new(GuardLayer.layer(unguarded), "shop");
+        let (views, clock) = (Views::default(), Clock::start());
+        let heard = Arc::new(Heard(clock, Mutex::default()));
+        views.update(|view| _ = view.unlisted.insert(SETS));
+        let following = Following {
+            resource: SETS,
+            need,
+            labels: None,
+            fields: None,
+            api: Api::<ReplicaSet>::namespaced(client, "shop"),
+            sink: Unseen,
+            limits: TimeLimits { outage, ..TimeLimits::default() },
+            listener: Arc::<Heard>::clone(&heard),
+            views: views.clone(),
+            state: WatchState::at(clock.now()),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(following.until(CancellationToken::new()));
+        (views, heard, tasks)
+    }
+
+    const OUTAGE: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn optional_watch_survives_passing_refusal() {
+        let (views, heard, _tasks) = follow(Need::Helps, OUTAGE, &[200, 403]);
+        views.wait_until(|view| view.trouble.contains_key(SETS)).await;
+        views.wait_until(|view| view.trouble.is_empty()).await;
+        assert_eq!(*heard.1.lock().unwrap(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_is_trusted_again_after_good_data() {
+        let (views, heard, _tasks) = follow(Need::Helps, OUTAGE, &[200, UNTRUSTED, UNTRUSTED]);
+        views.wait_until(|view| trouble(view).next().is_some()).await;
+        views.wait_until(|view| trouble(view).next().is_none()).await;
+        let warnings = heard.1.lock().unwrap();
+        assert!(matches!(&warnings[..], [EventKind::Warning { .. }]), "{warnings:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_optional_watch_leaves_no_trouble() {
+        let (views, heard, mut tasks) = follow(Need::Helps, OUTAGE, &[503, 403]);
+        tasks.join_next().await;
+        let (resource, why) = (SETS.to_owned(), "refused".to_owned());
+        assert_eq!(*heard.1.lock().unwrap(), [EventKind::NotWatched { resource, why }]);
+        views.read(|view| {
+            assert!(view.trouble.is_empty() && view.alive.is_empty() && view.unlisted.is_empty(), "{view:?}");
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_list_awaits_busy_server() {
+        let (views, _, _tasks) = follow(Need::Must, OUTAGE, &[429, 503, 200]);
+        await_first_lists(&views).await.unwrap();
+        let cases: [(Duration, &[u16]); 2] = [(OUTAGE, &[403; 9]), (Duration::ZERO, &[503; 9])];
+        for (outage, statuses) in cases {
+            let (views, _, _tasks) = follow(Need::Must, outage, statuses);
+            let begun = Instant::now();
+            let error = await_first_lists(&views).await.unwrap_err().to_string();
+            assert_eq!(error, "failed to list replicasets: refused");
+            assert!(begun.elapsed() < SHORTEST_DELAY, "there is nothing to wait for");
+        }
     }
 }

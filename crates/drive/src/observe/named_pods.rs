@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ListParams;
-use kube::core::Selector;
 use kube::{Api, Client};
-use tokio_util::sync::CancellationToken;
 
 use super::gateway_logs::LogPods;
 use super::list_watch::{Following, Need, Sink, WatchListener, WatchState, await_first_lists};
 use super::namespace_view::Views;
-use crate::api::{Caller, TimeLimits, resource_of};
+use crate::api::{Caller, TimeLimits, pod_selector, resource_of};
 use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use rolldrop_kubernetes::pods::ListedPod;
-use rolldrop_kubernetes::warnings::Warnings;
 use rolldrop_scenario::Workload;
 
 const PODS: &str = "pods";
@@ -63,9 +59,7 @@ impl NamedPods<'_> {
 
     /// Returns the label selector of a workload's pods.
     async fn selector_of(&self, workload: &Workload) -> Result<String> {
-        let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
-        let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
-        let caller = Caller { client, warnings: Warnings::default(), namespace, limits, stop };
+        let caller = Caller::outside_run(self.client.clone(), self.namespace);
         let what = format!("find {workload}");
         // Listing needs no permission beyond those of a watch.
         let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
@@ -74,8 +68,6 @@ impl NamedPods<'_> {
         let Some(found) = found.pop() else {
             return Err(failed(format!("there is none in namespace {}", self.namespace)));
         };
-        let selector = serde_json::from_value::<LabelSelector>(found.data["spec"]["selector"].clone());
-        let selector = Selector::try_from(selector.map_err(|error| failed(error.to_string()))?);
-        Ok(selector.map_err(|error| failed(error.to_string()))?.to_string())
+        pod_selector(&found.data).map_err(failed)
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct View {
     pub(crate) slices_listed: bool,
     /// Watched resources whose first list has not arrived yet.
     pub(crate) unlisted: BTreeSet<&'static str>,
+    /// Reasons not to wait any longer for the first list of a resource, by watched resource.
+    pub(crate) unlistable: BTreeMap<&'static str, String>,
     /// Reasons that watches are not open, by watched resource.
     pub(crate) trouble: BTreeMap<&'static str, String>,
     /// Time of each watch's last sign of life, by watched resource.
@@ -80,13 +82,14 @@ impl View {
         self.pods.values().map(|seen| &seen.event).filter(|pod| pod.deletion_timestamp.is_some())
     }
 
+    /// Returns the number of a Service's ready pods. In a dual-stack Service each pod has an endpoint in a slice of each
+    /// address family. An endpoint without a pod counts by its address.
     pub(crate) fn ready_endpoints(&self, service: &str) -> usize {
-        self.slices
-            .values()
-            .filter(|slice| slice.service.as_deref() == Some(service))
-            .flat_map(|slice| &slice.endpoints)
-            .filter(|endpoint| endpoint.ready)
-            .count()
+        let slices = self.slices.values().filter(|slice| slice.service.as_deref() == Some(service));
+        let ready = slices.flat_map(|slice| &slice.endpoints).filter(|endpoint| endpoint.ready);
+        let pods: BTreeSet<&str> =
+            ready.map(|endpoint| endpoint.pod.as_deref().unwrap_or(&endpoint.address)).collect();
+        pods.len()
     }
 
     /// Returns the first container in these pods that reports that it cannot start, with the reason.
@@ -141,5 +144,30 @@ impl Views {
     /// Waits until the view satisfies a condition.
     pub(crate) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
         let _ = self.0.subscribe().wait_for(is_so).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dual_stack_pods_count_once() {
+        let endpoint = |pod: Option<&str>, address: &str, ready: bool| json!({"pod": pod, "address": address, "ready": ready, "serving": ready, "terminating": false});
+        let slice = |name: &str, endpoints: serde_json::Value| -> EndpointSliceEvent {
+            let slice = json!({"change": "listed", "namespace": "shop", "name": name, "service": "web",
+                "endpoints": endpoints});
+            serde_json::from_value(slice).unwrap()
+        };
+        let (first, second) = (Some("web-1"), Some("web-2"));
+        let v4 = json!([endpoint(first, "10.0.0.1", true), endpoint(second, "10.0.0.2", false)]);
+        let v6 = json!([endpoint(first, "fd00::1", true), endpoint(None, "fd00::9", true)]);
+        let mut view = View::default();
+        for slice in [slice("web-v4", v4), slice("web-v6", v6)] {
+            view.slices.insert(slice.name.clone(), slice);
+        }
+        assert_eq!(view.ready_endpoints("web"), 2, "a pod, and an address without one");
     }
 }

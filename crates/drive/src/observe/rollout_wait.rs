@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use tokio::time::{Instant, sleep};
 
 use super::Observer;
@@ -17,6 +17,7 @@ use super::waiting::Waiting;
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_record::{EventKind, Mode};
+use rolldrop_sidecar::observed::controller_ref;
 
 /// Time between two polls.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -197,18 +198,16 @@ pub(crate) async fn until_settled(
 /// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run may
 /// read it.
 async fn why_unready_of(caller: &Caller, workload: &str) -> Option<String> {
-    let owner = |object: &ObjectMeta| {
-        let owner = object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-        Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
-    };
+    let title = |owner: &OwnerReference| format!("{} {}", owner.kind, owner.name);
     // A Deployment owns its pods through ReplicaSets.
     let of_set = |set: ReplicaSet| {
-        let (_, of) = owner(&set.metadata)?;
-        set.metadata.uid.filter(|_| of == workload)
+        let is_own = title(controller_ref(&set)?) == workload;
+        set.metadata.uid.filter(|_| is_own)
     };
     let sets: BTreeSet<String> = caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
-    let is_own =
-        |pod: &Pod| owner(&pod.metadata).is_some_and(|(uid, title)| title == workload || sets.contains(&uid));
+    let is_own = |pod: &Pod| {
+        controller_ref(pod).is_some_and(|owner| title(owner) == workload || sets.contains(&owner.uid))
+    };
     why_unready(caller, None, is_own).await
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use kube::api::ListParams;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -13,7 +15,7 @@ use super::list_watch::{WatchListener, await_first_lists, trouble};
 use super::namespace_view::Views;
 use super::server_clock;
 use super::sinks::{WatchScope, Watches};
-use crate::api::TimeLimits;
+use crate::api::Caller;
 use crate::error::Result;
 use crate::tasks::BackgroundTasks;
 use rolldrop_record::{Clock, EventKind, Stamp};
@@ -84,7 +86,14 @@ impl TerminationWatches {
     ) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
         let (occasions, known) = watch::channel(BeatOccasions::begin(Instant::now()));
-        let limits = TimeLimits::default();
+        let namespace = match scope {
+            WatchScope::Namespace(namespace) => namespace.as_str(),
+            WatchScope::Cluster => "",
+        };
+        let caller = Caller::outside_run(client.clone(), namespace);
+        let (limits, first) = (caller.limits, ListParams::default().limit(1));
+        let pods = scope.api::<Pod>(client);
+        caller.at_first_contact().must("list pods", || pods.list_metadata(&first)).await?;
         let listener = Arc::new(WatchForwarder { clock, events: sender, occasions });
         let mut watches = Self { tasks: BackgroundTasks::default(), views: Views::default(), events };
         let (tasks, views) = (&mut watches.tasks, &watches.views);

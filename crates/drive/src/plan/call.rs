@@ -9,6 +9,10 @@ use rolldrop_scenario::Workload;
 /// Verb of an entry that is not a call but a program that the run starts on this machine.
 const RUN: &str = "run";
 
+/// Reason that the plan gives for reading an object that the run creates, or removes before it knows the object's UID.
+pub(super) const LOST_ANSWER: &str =
+    "only if the answer to the creation is lost: finds out whether it took effect";
+
 /// A run's calls and their effects.
 #[derive(Clone, Debug, Default)]
 pub struct RunPlan {
@@ -37,7 +41,7 @@ pub struct Call {
 
 /// The permission that a call needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Right {
+pub(crate) struct Right {
     pub(super) verb: &'static str,
     /// Object or kind. A name that is known only later is left out.
     pub(super) about: About,
@@ -182,6 +186,10 @@ impl RunPlan {
     ) {
         self.discovers(kind);
         self.must("create", kind, why);
+        // Permission to read Secrets is too much to ask for. The owner of an unseen one takes it along when it is deleted.
+        if created.resource.kind != "Secret" {
+            self.must("get", created, LOST_ANSWER);
+        }
         undo.must("delete", created, "removes it and everything it owns");
         undo.discovers(kind);
     }
@@ -198,7 +206,7 @@ impl RunPlan {
     }
 
     /// Returns the permissions that the calls need, each once.
-    pub(super) fn rights(&self) -> Vec<Right> {
+    pub(crate) fn rights(&self) -> Vec<Right> {
         let mut rights: Vec<Right> = Vec::new();
         for right in self.calls.iter().filter_map(|call| call.right.as_ref()) {
             if !rights.contains(right) {

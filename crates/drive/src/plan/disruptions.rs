@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use http::Request;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, ListParams};
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::Planner;
 use super::call::{About, RunPlan};
+use super::outage_limits::{OutageLimits, is_by_eviction};
 use crate::api::{agent_path, resource_of};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_scenario::{Count, Disruption, DisruptionAction, Object, Pods, Repeat, Restore, Workload};
@@ -212,7 +213,7 @@ impl Planner<'_> {
             }
             DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                 self.plan.must("get", &node_of(node), why);
-                self.plan_node(node, why);
+                self.plan_node(disruption, node, why);
             }
             DisruptionAction::RestartNodeAgent { node } => self.plan.must("get", &node_of(node), why),
             _ => {}
@@ -222,21 +223,39 @@ impl Planner<'_> {
 
     fn plan_pods(&mut self, disruption: &Disruption, pods: &Pods, why: &str) {
         self.plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may terminate at once");
-        if !matches!(disruption.action, DisruptionAction::Evict(_)) {
-            self.plan.helps("list", &self.own::<Deployment>(), "how many pods may terminate at once");
+        self.plan_limits(disruption);
+    }
+
+    /// Adds the calls that read the limits of an action, unless the scenario lifts the limits.
+    fn plan_limits(&mut self, disruption: &Disruption) {
+        if disruption.allow_outage {
+            return;
+        }
+        let why = "how many pods may terminate at once";
+        let budgets = self.own::<PodDisruptionBudget>();
+        // The API server itself holds evictions back.
+        match is_by_eviction(&disruption.action) {
+            true => self.plan.helps("list", &budgets, why),
+            false => self.plan.must("list", &budgets, why),
+        }
+        if OutageLimits::has_deployments(&disruption.action) {
+            self.plan.must("list", &self.own::<Deployment>(), why);
         }
     }
 
     fn plan_labels(&mut self) {
         self.plan.must("list", &self.own::<Service>(), "labels that Services select by");
-        self.plan.helps("list", &self.own::<ReplicaSet>(), "labels that its owner selects by");
+        for owners in [self.own::<ReplicaSet>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()] {
+            self.plan.helps("list", &owners, "labels that its owner selects by");
+        }
     }
 
-    fn plan_node(&mut self, node: &str, why: &str) {
+    fn plan_node(&mut self, disruption: &Disruption, node: &str, why: &str) {
         self.plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
-        self.plan.helps("list", &self.own::<Pod>(), "checks that no owner loses all its pods");
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may terminate at once");
+        if !disruption.allow_outage {
+            self.plan.must("list", &self.own::<Pod>(), "checks that no owner loses all its pods");
+        }
+        self.plan_limits(disruption);
     }
 
     pub(super) fn workload(&self, workload: &Workload) -> About {
@@ -364,7 +383,7 @@ impl Planner<'_> {
     fn plan_drain(&mut self, disruption: &Disruption, node: &str, at: &dyn Display) {
         let about = node_of(node);
         self.plan.must("get", &about, format!("{at}: its current state"));
-        self.plan_node(node, &at.to_string());
+        self.plan_node(disruption, node, &at.to_string());
         self.plan.must("patch", &about, format!("{at}: cordons it"));
         self.plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
         let why = format!("{at}: each pod on the node, except DaemonSet pods and system pods");

@@ -12,6 +12,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::undo::RUN_LABEL;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Disruption, DisruptionAction};
+use rolldrop_sidecar::observed::controller_ref;
 
 /// Label that states the purpose of an object that a run created.
 pub(crate) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
@@ -116,10 +117,10 @@ pub(crate) async fn check_node_bounds(
     let bounds = bounds(caller, action).await?;
     let at_once = bounds.at_once(action, &going);
     let doomed = uids(&at_once);
-    let owner = |pod: &Candidate| pod.owner_references().first().map(|owner| owner.uid.clone());
+    let owner = |pod: &Candidate| controller_ref(pod).map(|owner| owner.uid.clone());
     let with_more: BTreeSet<String> =
         ready.iter().filter(|pod| !among(pod, &doomed)).filter_map(owner).collect();
-    let mut owners = at_once.iter().filter_map(|pod| pod.owner_references().first());
+    let mut owners = at_once.iter().filter_map(controller_ref);
     if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
         let count = at_once.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
         return Err(too_many(match count {

@@ -8,16 +8,20 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::ResourceExt;
+use kube::api::{ApiResource, ListParams};
 use kube::core::{Selector, SelectorExt};
+use kube::{Resource, ResourceExt};
 
+use super::call::{About, Right};
 use crate::api::Caller;
-use crate::error::Result;
+use crate::error::{CoordinatorError, Result};
+use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::DisruptionAction;
 
@@ -31,30 +35,51 @@ pub(crate) struct OutageLimits {
 /// Reads the budgets and Deployments that limit an action.
 ///
 /// # Errors
-/// Fails if the API server does not respond.
+/// Fails if the API server does not respond, or does not let the run read a limit that only the run itself enforces.
 pub(crate) async fn bounds(caller: &Caller, action: &DisruptionAction) -> Result<OutageLimits> {
-    let budgets = caller.list_kind().await?;
+    let budgets = list_limits(caller, action, |budget| budget).await?;
     let deployments = match OutageLimits::has_deployments(action) {
-        true => deployments_without_templates(caller).await?,
+        true => list_limits(caller, action, without_template).await?,
         false => Vec::new(),
     };
     Ok(OutageLimits { budgets, deployments })
 }
 
-/// Lists the Deployments without their templates and annotations, which make up most of their size.
-async fn deployments_without_templates(caller: &Caller) -> Result<Vec<Deployment>> {
-    let known = |mut deployment: Deployment| {
-        deployment.metadata.annotations = None;
-        if let Some(spec) = &mut deployment.spec {
-            spec.template = PodTemplateSpec::default();
+/// Lists the objects of a kind that limits an action.
+async fn list_limits<K, T>(
+    caller: &Caller,
+    action: &DisruptionAction,
+    known: impl Fn(K) -> T,
+) -> Result<Vec<T>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
+{
+    if is_by_eviction(action) {
+        return caller.list_kind_as(known).await;
+    }
+    let what = format!("list {}", K::plural(&()));
+    match caller.list_as(&what, &caller.api::<K>(), &ListParams::default(), known).await? {
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let about = About::all(ApiResource::erase::<K>(&()), Some(&caller.namespace));
+            let rights = vec![Right { verb: "list", about }.to_string()];
+            Err(CoordinatorError::MissingRights { rights, namespace: caller.namespace.clone() })
         }
-        deployment
-    };
-    caller.list_kind_as(known).await
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        listed => listed.map_err(|error| CoordinatorError::api(&what, &error)),
+    }
+}
+
+/// Removes the template and the annotations, which make up most of a Deployment's size.
+fn without_template(mut deployment: Deployment) -> Deployment {
+    deployment.metadata.annotations = None;
+    if let Some(spec) = &mut deployment.spec {
+        spec.template = PodTemplateSpec::default();
+    }
+    deployment
 }
 
 /// Returns true if the API server holds the action back until the budgets allow it.
-fn is_by_eviction(action: &DisruptionAction) -> bool {
+pub(super) fn is_by_eviction(action: &DisruptionAction) -> bool {
     matches!(action, DisruptionAction::Evict(_) | DisruptionAction::Drain { .. })
 }
 

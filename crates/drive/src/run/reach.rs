@@ -6,6 +6,7 @@ use kube::Api;
 
 use crate::api::Caller;
 use crate::observe::target_service;
+use crate::observe::ways::authority;
 use rolldrop_scenario::{Place, Scenario};
 
 /// Describes why the targets may not respond, and the other paths to them that the cluster shows.
@@ -51,12 +52,14 @@ fn urls<'a>(
     for address in balancer.into_iter().flat_map(|balancer| balancer.ingress.iter().flatten()) {
         let host = address.hostname.as_ref().or(address.ip.as_ref());
         urls.extend(
-            host.iter().flat_map(|host| ports().map(move |port| format!("http://{host}:{}/", port.port))),
+            host.iter()
+                .flat_map(|host| ports().map(move |port| format!("http://{}/", authority(host, port.port)))),
         );
     }
     let node = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
     if let Some(node) = node.max_by_key(|address| address.type_ == "ExternalIP") {
-        urls.extend(ports().filter_map(|port| Some(format!("http://{}:{}/", node.address, port.node_port?))));
+        let node_ports = ports().filter_map(|port| port.node_port);
+        urls.extend(node_ports.map(|port| format!("http://{}/", authority(&node.address, port))));
     }
     for spec in ingresses {
         let is_secure = |host: &str| {
@@ -103,6 +106,18 @@ mod tests {
         assert_eq!(
             urls(&service, ingress.spec.iter(), node_addresses(node).iter()),
             ["http://203.0.113.7:80/", "http://10.0.0.1:30080/", "https://shop.example/x"]
+        );
+        let balanced: Service = read(json!({
+            "metadata": {"name": "web"},
+            "spec": {"ports": [{"port": 80, "nodePort": 30080}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "2001:db8::7"}]}},
+        }));
+        let node: Node = read(json!({"metadata": {}, "status": {"addresses": [
+            {"type": "InternalIP", "address": "fd00::1"}
+        ]}}));
+        assert_eq!(
+            urls(&balanced, [].iter(), node_addresses(node).iter()),
+            ["http://[2001:db8::7]:80/", "http://[fd00::1]:30080/"]
         );
         let inside: Service = read(json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}));
         assert!(urls(&inside, [].iter(), [].iter()).is_empty());

@@ -259,7 +259,7 @@ mod tests {
     fn resumed_journal_lists_open_changes() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start();
-        let cluster = Some(Origin { kubeconfig: None, context: Some("staging".into()) });
+        let cluster = Some(Origin { context: Some("staging".into()), ..Origin::default() });
         let mut journal = Journal::begin(dir.path(), clock, "run-1", cluster.clone()).unwrap();
         assert!(matches!(Journal::resume(dir.path(), clock), Err(JournalError::InUse(_))));
         let first = journal.announce(web(), ClusterChange::Create).unwrap();

@@ -67,9 +67,7 @@ impl ChangeLedger {
             return Err(CoordinatorError::Api { what: "undo the change".into(), why: why.clone() });
         }
         self.journal().undone(id, undone.to_string())?;
-        if !undone.is_left() {
-            self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
-        }
+        self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
         Ok(())
     }
 

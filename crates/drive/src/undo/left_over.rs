@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::change_journal::{ClusterChange, Journal, Open};
-use super::{Undone, all, holder};
+use super::{Undone, all, exists, holder};
 use crate::api::{Caller, edits};
 use crate::cluster::Origin;
-use crate::error::JournalError;
+use crate::error::{CoordinatorError, JournalError, Result};
 use crate::observe::foreign_changes::differences;
 use rolldrop_record::Clock;
 
@@ -99,11 +99,17 @@ impl LeftOvers {
         }
     }
 
-    /// Undoes the changes.
+    /// Undoes the changes in the cluster whose API server has this URL.
     ///
     /// # Errors
-    /// Fails if a journal cannot be written.
-    pub async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
+    /// Fails, without changing anything, if this seems to be another cluster than the run's: there, all objects would
+    /// seem to be gone, and nothing would be left to undo in the right one. Fails if a journal cannot be written.
+    pub async fn undo(self, caller: &Caller, server: &str) -> Result<Vec<Undone>> {
+        let of_run = self.cluster.as_ref().and_then(|origin| origin.server.clone());
+        // The same cluster may have several URLs, for example one for its pods.
+        if of_run.as_deref() != Some(server) && !self.exist(caller).await? {
+            return Err(CoordinatorError::OtherCluster { here: server.to_owned(), of_run });
+        }
         for Open { object, change, .. } in self.open() {
             if let ClusterChange::Hold { run } = &change {
                 holder::take_over(caller, &object, run).await;
@@ -114,6 +120,21 @@ impl LeftOvers {
             undone.extend(all(caller, &mut journal).await?);
         }
         Ok(undone)
+    }
+
+    /// Returns true if one of the changed objects is in the cluster.
+    async fn exist(&self, caller: &Caller) -> Result<bool> {
+        let mut unknown = None;
+        for journal in &self.journals {
+            for open in journal.open_changes() {
+                match exists(caller, journal.run(), &open.object).await {
+                    Ok(true) => return Ok(true),
+                    Ok(false) => {}
+                    Err(error) => unknown = Some(error),
+                }
+            }
+        }
+        unknown.map_or(Ok(false), Err)
     }
 }
 

@@ -134,6 +134,49 @@ async fn admin_port_limits_request_heads() {
     }
 }
 
+#[tokio::test]
+async fn onlookers_leave_rows_to_collector() {
+    let listener = TcpListener::bind(LOCAL).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shared = port(address).shared;
+    let limits = AdminLimits::default();
+    let settings = AdminSettings { app_ready_path: None, access: Access::Everybody, limits };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve(listener, shared.clone(), settings));
+    let onlook = b"GET /rows HTTP/1.1\r\n\r\n";
+    let collect = format!("GET /rows HTTP/1.1\r\n{COLLECTOR_HEADER}: true\r\n\r\n");
+    let origin = RowOrigin::new(shared.clone(), LOCAL, shared.started, 0);
+    let mut onlooker = connected(address, onlook).await;
+    for is_collecting in [false, true] {
+        shared.journal.row(origin.row(Protocol::Http1, ServedEnd::Complete));
+        let mut reader = connected(address, if is_collecting { collect.as_bytes() } else { onlook }).await;
+        let mut byte = [0; 1];
+        timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("no row arrived in time").unwrap();
+    }
+    shared.journal.close();
+    let said = answer(&mut onlooker).await;
+    assert!(said.contains(r#"{"end":{"recorded":2}}"#), "{said}");
+    drop(onlooker);
+    assert!(shared.journal.handed_over().now_or_never().is_none(), "the collector may come back");
+    let said = answer(&mut connected(address, collect.as_bytes()).await).await;
+    assert!(said.contains(r#"{"end":{"recorded":2}}"#), "{said}");
+    timeout(DEADLINE, tasks.join_next()).await.expect("the deadline passed");
+    assert_eq!(shared.journal.counts().handed_over, 2);
+}
+
+#[tokio::test]
+async fn onlooker_takes_no_row_and_delays_no_exit() {
+    let shared = port(LOCAL).shared;
+    let origin = RowOrigin::new(shared.clone(), LOCAL, shared.started, 0);
+    shared.journal.row(origin.row(Protocol::Http1, ServedEnd::Complete));
+    let mut body = rows(shared.clone(), 0, AddressDisclosure::Told, None).into_body();
+    assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+    shared.journal.close();
+    assert!(shared.journal.handed_over().now_or_never().is_some(), "nobody collects");
+    while body.frame().await.is_some() {}
+    assert_eq!(shared.journal.counts().handed_over, 0);
+}
+
 /// Written without pauses, the batches of a busy second delay all requests that arrive at the same time.
 #[tokio::test(start_paused = true)]
 async fn port_pauses_between_batches_of_short_backlogs() {
@@ -146,7 +189,7 @@ async fn port_pauses_between_batches_of_short_backlogs() {
         if is_ending {
             shared.ending.cancel();
         }
-        let mut body = rows(shared, 0, AddressDisclosure::Told, Arc::default()).into_body();
+        let mut body = rows(shared, 0, AddressDisclosure::Told, Some(Arc::default())).into_body();
         let began = Instant::now();
         for _ in 0..waiting / BATCH_ROWS {
             assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));

@@ -37,6 +37,7 @@ use super::super::{
     Budget, DRAIN_LIMIT, PodHeader, Proxy, ProxyConfig, ProxyReport, ProxyState, TrafficMode,
 };
 use rolldrop_record::Clock;
+use rolldrop_record::wire::COLLECTOR_HEADER;
 use rolldrop_testing::Meter;
 
 /// Maximum number of connections to the admin port.
@@ -323,7 +324,7 @@ impl FuzzedSession {
         }
         let Ok(mut asker) = TcpStream::connect(self.admin) else { return };
         let _ = asker.set_nonblocking(true);
-        let _ = write!(asker, "GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        let _ = write!(asker, "GET {path} HTTP/1.1\r\nhost: a\r\n{COLLECTOR_HEADER}: true\r\n\r\n");
         self.askers.push(asker);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
 
-use super::super::budget::{Budget, PoolShare, Unrecorded};
+use super::super::budget::{Budget, OWN_BYTES, PoolShare, Unrecorded};
 use super::super::relay::ByteWatch;
 use super::http2_streams::{Http2, Http2StreamEnd, Terms};
 use rolldrop_record::id::ID_HEADER;
@@ -42,7 +42,7 @@ pub(super) struct FrameScanner<'a> {
     /// Stream ends in examined frames, each with the number of bytes that must still be passed on before it takes
     /// effect.
     ended: Vec<(usize, PendingEnd)>,
-    /// Share of the pool for the block and the decoder's table.
+    /// Share of the pool for the block and the decoder's table, beyond the direction's own bytes for them.
     share: PoolShare<'a>,
     /// True if the held frame must be passed on unread.
     gives_up: bool,
@@ -116,13 +116,12 @@ impl<'a> FrameScanner<'a> {
 
     /// Returns true if the frame needs to be read. The receiver itself refuses a frame that exceeds its limit.
     fn reads(&mut self, header: FrameHeader) -> bool {
-        let has_fields = matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION);
         let most = self.terms().frame_bytes.load(Ordering::Relaxed).min(MAX_READ_BYTES);
         let is_short = header.length <= most;
-        if has_fields && !is_short {
+        if has_fields(header) && !is_short {
             self.lose_fields();
         }
-        is_short && (has_fields || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
+        is_short && (has_fields(header) || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
     }
 
     /// Returns true if this frame may come next. Inside a block, any frame other than a continuation is a connection
@@ -136,17 +135,25 @@ impl<'a> FrameScanner<'a> {
 
     /// Notes that a frame, read or unread, begins, continues or ends a field block.
     fn comes(&mut self, header: FrameHeader) {
-        if matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
+        if has_fields(header) {
             self.goes_on = (!header.has(END_HEADERS)).then_some(header.stream);
+        }
+        if has_fields(header) && header.kind != CONTINUATION {
+            self.block = FieldBlock {
+                bytes: std::mem::take(&mut self.block.bytes),
+                stream: header.stream,
+                ends_stream: header.kind == HEADERS && header.has(END_STREAM),
+                is_promise: header.kind == PUSH_PROMISE,
+            };
         }
     }
 
-    /// Stops reading fields from here on.
+    /// Stops reading fields from here on. Streams still begin and end with their blocks.
     fn lose_fields(&mut self) {
         if self.decoder.take().is_some() {
             self.streams.origin().shared.journal.unrecorded(Unrecorded::Head);
         }
-        self.block = FieldBlock::default();
+        self.block.bytes = Vec::new();
         self.share.set(0);
     }
 
@@ -206,15 +213,6 @@ impl<'a> FrameScanner<'a> {
     }
 
     fn read_fields(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
-        if header.kind != CONTINUATION {
-            self.block = FieldBlock {
-                bytes: std::mem::take(&mut self.block.bytes),
-                stream: header.stream,
-                ends_stream: header.kind == HEADERS && header.has(END_STREAM),
-                is_promise: header.kind == PUSH_PROMISE,
-            };
-            self.block.bytes.clear();
-        }
         let frame = payload.start - FrameHeader::BYTES..payload.end;
         let fields = fields(header, payload, buf);
         match fields.clone() {
@@ -237,10 +235,11 @@ impl<'a> FrameScanner<'a> {
         let block = self.block.bytes.len() + more;
         // A growing vector has at most twice the capacity that it needs.
         let room = if block <= KEPT_BYTES { 0 } else { 2 * block };
-        block <= MAX_READ_BYTES && self.share.grow_to(decoder.held_bytes() + room)
+        block <= MAX_READ_BYTES && self.share.grow_to((decoder.held_bytes() + room).saturating_sub(OWN_BYTES))
     }
 
-    /// Reads a complete block; returns true if it is the head of a final response.
+    /// Notes a complete block, and its fields if they can be read; returns true if it is known to be the head of a
+    /// final response.
     fn complete(&mut self) -> bool {
         let table_bytes = self.terms().table_bytes.load(Ordering::Relaxed);
         let FieldBlock { bytes, stream, ends_stream, is_promise } = &mut self.block;
@@ -262,12 +261,9 @@ impl<'a> FrameScanner<'a> {
         if bytes.capacity() > KEPT_BYTES {
             *bytes = Vec::new();
         }
-        let table = self.decoder.as_ref().map_or(0, Decoder::held_bytes);
+        let table = self.decoder.as_ref().map_or(0, Decoder::held_bytes).saturating_sub(OWN_BYTES);
         match read {
-            Some(Err(BadHeaderBlock)) => {
-                self.decoder = None;
-                self.share.set(0);
-            }
+            Some(Err(BadHeaderBlock)) => self.lose_fields(),
             Some(Ok(())) if !self.share.grow_to(table) => self.lose_fields(),
             _ => self.share.set(table),
         }
@@ -327,9 +323,11 @@ impl ByteWatch for FrameScanner<'_> {
             if gives_up || !self.reads(header) {
                 self.comes(header);
                 self.unread = payload.end - at;
-                let may_end = matches!(header.kind, DATA | HEADERS) && header.has(END_STREAM);
-                let ends = may_end && self.sender == FrameSender::App;
-                self.ending = ends.then_some(PendingEnd::Stream(header.stream, Http2StreamEnd::Complete));
+                if has_fields(header) && header.has(END_HEADERS) {
+                    self.complete();
+                } else if header.kind == DATA && header.has(END_STREAM) && self.sender == FrameSender::App {
+                    self.ending = Some(PendingEnd::Stream(header.stream, Http2StreamEnd::Complete));
+                }
             } else if payload.end <= buf.len() {
                 at = payload.end;
                 self.comes(header);
@@ -359,6 +357,11 @@ impl ByteWatch for FrameScanner<'_> {
     fn give_up(&mut self) {
         self.gives_up = true;
     }
+}
+
+/// Returns true if the frame carries a field block, or a part of one.
+fn has_fields(header: FrameHeader) -> bool {
+    matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION)
 }
 
 /// Returns the range of the fields within a payload; `None` if the payload is malformed.
@@ -513,6 +516,39 @@ mod tests {
     }
 
     #[test]
+    fn streams_begin_and_end_without_decoder() {
+        let http2 = Http2::new(origin(true));
+        let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
+        let under_way = || http2.origin().shared.in_flight.count();
+        let rest = |stream| frame(CONTINUATION, END_HEADERS, stream, &[0x84]);
+        let long = [0x82; MAX_FRAME_BYTES + 1];
+        pass(&mut requests, [PREFACE.to_vec(), ask(1)].concat());
+        // Frames that no app accepts, whole and as the beginning of a block; then one that fits.
+        pass(&mut requests, frame(HEADERS, END_HEADERS | END_STREAM, 3, &long));
+        pass(&mut requests, [frame(HEADERS, END_STREAM, 5, &long), rest(5)].concat());
+        pass(&mut requests, ask(7));
+        assert!(requests.decoder.is_none());
+        assert_eq!(under_way(), 4);
+
+        // The client promises nothing, but a promise ends no stream.
+        pass(&mut responses, frame(PUSH_PROMISE, END_HEADERS, 1, &[0xff; 8]));
+        assert!(responses.decoder.is_none());
+        assert_eq!(under_way(), 4);
+        pass(&mut responses, frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0x88]));
+        assert_eq!(under_way(), 3);
+        pass(&mut responses, frame(HEADERS, END_HEADERS | END_STREAM, 3, &long));
+        assert_eq!(under_way(), 2);
+        pass(&mut responses, frame(HEADERS, END_STREAM, 5, &long));
+        assert_eq!(under_way(), 2, "the block goes on");
+        pass(&mut responses, [rest(5), frame(HEADERS, END_HEADERS, 7, &[0x88])].concat());
+        assert_eq!(under_way(), 1);
+        pass(&mut responses, frame(DATA, END_STREAM, 7, b"x"));
+        assert_eq!(under_way(), 0);
+        let counts = http2.origin().shared.journal.counts();
+        assert_eq!((counts.recorded, counts.with_unrecorded()), (4, 6), "each decoder is lost once");
+    }
+
+    #[test]
     fn partial_goaway_ends_no_streams() {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
@@ -563,6 +599,26 @@ mod tests {
     }
 
     #[test]
+    fn ordinary_heads_are_read_without_pool() {
+        let origin = origin(true);
+        let pool = &origin.shared.pool;
+        let mut greedy = PoolShare::of(pool);
+        greedy.set(origin.shared.budget.held_bytes);
+        let used = pool.used();
+        let http2 = Http2::new(origin.clone());
+        let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
+        pass(&mut requests, PREFACE);
+        // A host that enters the table, then a reference to it.
+        let host = [&[0x82, 0x86, 0x84, 0x41, 100][..], &[b'a'; 100]].concat();
+        pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &host));
+        pass(&mut requests, frame(HEADERS, END_HEADERS, 3, &[0x82, 0x86, 0x84, 0xbe]));
+        let answer = [&[0x88, 0x41, 100][..], &[b'a'; 100]].concat();
+        pass(&mut responses, frame(HEADERS, END_HEADERS, 1, &answer));
+        assert!(requests.decoder.is_some() && responses.decoder.is_some());
+        assert_eq!((pool.used(), http2.origin().shared.journal.counts().with_unrecorded()), (used, 0));
+    }
+
+    #[test]
     fn endless_blocks_stay_within_budget() {
         let origin = origin(true);
         let links: Vec<_> = (0..200).map(|_| Http2::new(origin.clone())).collect();
@@ -576,7 +632,8 @@ mod tests {
         let (pool, limit) = (&origin.shared.pool, origin.shared.budget.held_bytes);
         assert!((limit / 2..=limit).contains(&pool.used()), "{}", pool.used());
         let held: usize = all.iter().map(|requests| requests.block.bytes.capacity()).sum();
-        assert!(held <= pool.used(), "{held} held, {} counted", pool.used());
+        let counted = pool.used() + all.len() * OWN_BYTES;
+        assert!(held <= counted, "{held} held, {counted} counted");
         drop(all);
         assert_eq!(pool.used(), 0);
     }

@@ -206,8 +206,16 @@ async fn close_delimited_response_is_complete() {
     server.write_all(b"HTTP/1.0 200 OK\r\n\r\nall of it").await.unwrap();
     drop(server);
     assert_eq!(read_all(&mut client).await, "HTTP/1.0 200 OK\r\n\r\nall of it");
+    // The close also ends chunks that do not follow the grammar.
+    let (mut client, mut server) = proxy.asked(&app, &get(1)).await;
+    let odd = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\nhi\n0\n\n";
+    server.write_all(odd.as_bytes()).await.unwrap();
+    drop(server);
+    assert_eq!(read_all(&mut client).await, odd);
     drop(app);
-    assert_eq!(facts(&served(&proxy.end().await.0)[0]), (0, Some(200), ServedEnd::Complete, 0, true));
+    let rows = served(&proxy.end().await.0);
+    let expected = [0, 1].map(|id| (id, Some(200), ServedEnd::Complete, id, true));
+    assert_eq!(rows.iter().map(facts).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

@@ -267,13 +267,29 @@ async fn unreadable_header_block_passes_without_id() {
     let proxy = Running::start(address);
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
-    // An index that is not in any table.
-    let ask = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xff, 0xff, 0x7f])].concat();
+    // An index that is not in any table. Nothing after it can be read, but each stream still begins and ends.
+    let ask = [
+        PREFACE,
+        &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xff, 0xff, 0x7f]),
+        &frame(HEADERS, END_HEADERS | END_STREAM, 3, &fields(0)),
+        &frame(HEADERS, END_HEADERS | END_STREAM, 5, &fields(1)),
+    ]
+    .concat();
     pass(&mut client, &mut server, &ask, 8192).await;
-    let answer = [frame(HEADERS, END_HEADERS, 1, &[0xbf]), frame(DATA, END_STREAM, 1, b"x")].concat();
+    let answer = [
+        frame(HEADERS, END_HEADERS, 1, &[0xbf]),
+        frame(DATA, END_STREAM, 1, b"x"),
+        frame(HEADERS, END_HEADERS, 3, &[0x88]),
+        frame(DATA, 0, 3, b"x"),
+        frame(HEADERS, END_HEADERS | END_STREAM, 3, &hpack::literal("grpc-status", "0")),
+        frame(HEADERS, END_HEADERS | END_STREAM, 5, &[0x89]),
+    ]
+    .concat();
     pass(&mut server, &mut client, &answer, 8192).await;
     drop((client, server, app));
     let rows = served(&proxy.end().await.0);
-    let said: Vec<_> = rows.iter().map(|row| (row.request.is_some(), row.status, row.ended)).collect();
-    assert_eq!(said, [(false, None, ServedEnd::Complete)]);
+    let said: Vec<_> =
+        rows.iter().map(|row| (row.stream, row.request.is_some(), row.status, row.ended)).collect();
+    let expected = [1, 3, 5].map(|stream| (Some(stream), false, None, ServedEnd::Complete));
+    assert_eq!(said, expected);
 }

@@ -7,6 +7,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::{accept_async, client_async};
 
 use super::*;
+use rolldrop_wire::http2::{END_HEADERS, END_STREAM, FrameHeader, HEADERS, PREFACE};
 
 #[tokio::test]
 async fn tunnel_passes_greeting_and_half_closes() {
@@ -93,6 +94,42 @@ async fn other_protocols_are_relayed_as_bytes() {
     }
     drop(app);
     assert_eq!(said(&served(&proxy.end().await.0)), expected);
+}
+
+#[tokio::test]
+async fn early_app_close_does_not_decide_protocol() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let http2 = [
+        PREFACE,
+        &FrameHeader { length: 3, kind: HEADERS, flags: END_HEADERS | END_STREAM, stream: 1 }.bytes(),
+        &[0x82, 0x86, 0x84],
+    ]
+    .concat();
+    let firsts = [
+        (&http2[..], Protocol::Http2),
+        (b"\x16\x03\x01\0\x05hello", Protocol::Tls),
+        (b"*1\r\n$4\r\nPING\r\n", Protocol::Tcp),
+        (b"GET / HTTP/1.1\r\n\r\n", Protocol::Http1),
+    ];
+    for (first, _) in firsts {
+        // The app accepts and closes, and the client sees the close before it speaks.
+        let mut client = proxy.client().await;
+        drop(accept(&app).await);
+        expect_eof(&mut client).await;
+        client.write_all(first).await.unwrap();
+        within(proxy.no_connections()).await;
+    }
+    // A client that says nothing has no row.
+    let mut client = proxy.client().await;
+    drop(accept(&app).await);
+    expect_eof(&mut client).await;
+    within(proxy.no_connections()).await;
+    drop((client, app));
+    let (lines, report) = proxy.end().await;
+    let ends: Vec<_> = served(&lines).iter().map(|row| (row.protocol, row.ended)).collect();
+    assert_eq!(ends, firsts.map(|(_, protocol)| (protocol, ServedEnd::UpstreamEof)));
+    assert_eq!(report.counts.with_unrecorded(), 4);
 }
 
 #[tokio::test]

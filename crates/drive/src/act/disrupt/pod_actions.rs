@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ApiResource, DeleteParams, EvictParams, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -20,6 +21,7 @@ use crate::plan::{Claims, PodChoice};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
+use rolldrop_sidecar::observed::controller_ref;
 
 /// Label value that takes a pod out of its Service.
 const LEFT: &str = "left-by-rolldrop";
@@ -200,16 +202,31 @@ impl Acting<'_> {
                 false => Err(wrong(format!("no Service selects it by the label {named:?}"))),
             };
         }
-        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let of_set = |set: ReplicaSet| {
-            let is_owner = owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid));
-            set.spec.filter(|_| is_owner).and_then(|spec| spec.selector.match_labels)
-        };
-        let of_owner = self.changer.caller.list_kind_as(of_set).await?.into_iter().flatten().next();
-        let is_free =
-            |label: &&&String| !of_owner.as_ref().is_some_and(|labels| labels.contains_key(**label));
+        let of_owner = self.selecting_labels_of_owner(pod).await?;
+        let is_free = |label: &&&String| !of_owner.contains(**label);
         let label = by.iter().find(is_free).or(by.first());
         label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
+    }
+
+    /// Returns the labels by which a pod's controller selects it, as far as the run may read them. Without one of them,
+    /// the controller releases the pod.
+    async fn selecting_labels_of_owner(&self, pod: &Candidate) -> Result<BTreeSet<String>> {
+        let Some(owner) = controller_ref(pod) else { return Ok(BTreeSet::new()) };
+        let resource = match owner.kind.as_str() {
+            "ReplicaSet" => ApiResource::erase::<ReplicaSet>(&()),
+            "StatefulSet" => ApiResource::erase::<StatefulSet>(&()),
+            "DaemonSet" => ApiResource::erase::<DaemonSet>(&()),
+            _ => return Ok(BTreeSet::new()),
+        };
+        let labels = |workload: DynamicObject| {
+            let is_owner = workload.uid().as_ref() == Some(&owner.uid);
+            let selector = is_owner.then(|| workload.data["spec"]["selector"].clone());
+            serde_json::from_value::<LabelSelector>(selector?).ok().map(keys)
+        };
+        let caller = self.changer.caller;
+        let what = format!("list {}", resource.plural);
+        let listed = caller.list_shown(&what, &caller.dynamic_api(&resource), labels).await?;
+        Ok(listed.into_iter().flatten().flatten().collect())
     }
 
     /// Takes pods out of their Services by changing a label; the pods keep running.
@@ -252,6 +269,12 @@ impl Acting<'_> {
         let namespace = pod.namespace().unwrap_or_else(|| self.changer.caller.namespace.clone());
         Api::namespaced(self.changer.caller.client.clone(), &namespace)
     }
+}
+
+/// Returns the names of the labels that a selector asks for.
+fn keys(selector: LabelSelector) -> Vec<String> {
+    let terms = selector.match_expressions.into_iter().flatten().map(|term| term.key);
+    selector.match_labels.into_iter().flatten().map(|(name, _)| name).chain(terms).collect()
 }
 
 /// Returns parameters that delete only this pod, not another pod with the same name, and that override its grace

@@ -83,6 +83,8 @@ pub(super) struct FollowedContainer {
 /// Reason that a log was not read to its end.
 enum LogBreak {
     Stop(LogStop),
+    /// The API server does not let this program read the log. One that has just started may do so only for a while.
+    Forbidden(String),
     /// The log could not be opened, or was interrupted. The server may say when to try again.
     Cut(Option<Duration>),
     /// Nothing arrived for a while.
@@ -107,9 +109,7 @@ impl LogBreak {
             return Self::Stop(LogStop::Because(why.to_string()));
         }
         match error {
-            kube::Error::Api(status) if status.code == 403 => {
-                Self::Stop(LogStop::Because(status.message.clone()))
-            }
+            kube::Error::Api(status) if status.code == 403 => Self::Forbidden(status.message.clone()),
             kube::Error::Api(status) if status.code == 404 => Self::Gone,
             kube::Error::Api(status) if status.code == 400 => Self::Absent,
             error => {
@@ -134,6 +134,7 @@ impl FollowedContainer {
         let (mut pauses, mut silence) = (Pauses::default(), FIRST_SILENCE);
         // Number of restarts when the log was last read to its end.
         let mut complete = None;
+        let mut was_open = false;
         loop {
             let seen = *self.seen.borrow_and_update();
             if seen.is_gone {
@@ -148,11 +149,16 @@ impl FollowedContainer {
             let last = self.continuity.last();
             let ended = match self.open(false).await {
                 Ok(log) => {
+                    was_open = true;
                     let ended = self.read(log, seen, silence).await;
                     self.continuity.cover(self.outlet.now());
                     ended
                 }
                 Err(broken) => Err(broken),
+            };
+            let ended = match ended {
+                Err(LogBreak::Forbidden(_)) if was_open => Err(LogBreak::Cut(None)),
+                ended => ended,
             };
             if self.continuity.last() != last {
                 (pauses, silence) = (Pauses::default(), FIRST_SILENCE);
@@ -169,6 +175,7 @@ impl FollowedContainer {
             match ended {
                 Err(LogBreak::Overtaken) => {}
                 Err(LogBreak::Stop(stop)) => return Err(stop),
+                Err(LogBreak::Forbidden(why)) => return Err(LogStop::Because(why)),
                 Err(LogBreak::Silent) => silence = (2 * silence).min(LONGEST_SILENCE),
                 Err(LogBreak::Gone) => self.await_change().await,
                 Ok(()) | Err(LogBreak::Absent) if !seen.is_running => self.await_change().await,

@@ -1,6 +1,8 @@
 //! Tests of adding the sidecar to live pods while others change their workload, and of a rollout that never completes.
 
 use super::*;
+use crate::cluster::Origin;
+use crate::undo::{ClusterChange, LeftOvers, ObjectRef};
 use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
@@ -143,14 +145,14 @@ async fn rollout_is_awaited_after_lost_patch_response() {
     assert_eq!(open.len(), 1, "the undo will find out: {open:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn finish_reports_earlier_rollback() {
+/// Changes the image, takes that back during the run, and returns the report of the finished session. `images` are those
+/// that the API server shows before, between and after the patches.
+async fn rolled_back(images: [&'static str; 3]) -> (usize, Vec<String>) {
     let patched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&patched);
-    let image = |n: usize| if n == 1 { "app:2" } else { "app:1" };
     let (client, _) = api(move |method, path| {
         let n = count.fetch_add(usize::from(*method == Method::PATCH), Ordering::SeqCst);
-        read(path, &deployment(image(n + usize::from(*method == Method::PATCH)), 7))
+        read(path, &deployment(images[n + usize::from(*method == Method::PATCH)], 7))
     });
     let (session, _, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
@@ -158,10 +160,58 @@ async fn finish_reports_earlier_rollback() {
     let change =
         session.changer().change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
     session.ledger.take_back(&session.caller, change.unwrap()).await.unwrap();
-    assert_eq!(patched.load(Ordering::SeqCst), 2);
+    let patches = patched.load(Ordering::SeqCst);
     let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
-    let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
-    assert_eq!(undone, ["Deployment web in shop: restored"]);
+    (patches, undone.iter().map(ToString::to_string).collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn finish_reports_earlier_rollback() {
+    let restored = vec!["Deployment web in shop: restored".to_owned()];
+    assert_eq!(rolled_back(["app:1", "app:2", "app:1"]).await, (2, restored));
+    // Somebody has deployed meanwhile.
+    let (patches, left) = rolled_back(["app:1", "app:3", "app:3"]).await;
+    assert_eq!((patches, left.len()), (1, 1));
+    assert!(left[0].starts_with("Deployment web in shop: left alone: others have changed"), "{left:?}");
+}
+
+#[tokio::test]
+async fn undo_in_other_cluster_keeps_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = |server: Option<&str>| Origin { server: server.map(str::to_owned), ..Origin::default() };
+    let web = ObjectRef { uid: Some("u1".into()), ..ObjectRef::new("v1", "Pod", Some("shop".into()), "web") };
+    let mut journal =
+        Journal::begin(dir.path(), Clock::start(), "my-run", Some(origin(Some("https://staging")))).unwrap();
+    journal.announce(web, ClusterChange::Create).unwrap();
+    drop(journal);
+    // Answers with a pod of this UID, or none.
+    let undo = async |uid: Option<&'static str>, server: &str| {
+        let (client, _) = api(move |method, path| match (uid, path) {
+            (_, "/api/v1") => {
+                let pods = json!({"name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod",
+                    "verbs": ["get", "delete"]});
+                (
+                    200,
+                    json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [pods]}).to_string(),
+                )
+            }
+            (Some(uid), _) if *method == Method::GET => {
+                let metadata = json!({"name": "web", "namespace": "shop", "uid": uid});
+                (200, json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}).to_string())
+            }
+            _ => status(404, "NotFound", "gone"),
+        });
+        let caller = Caller::in_shop(client, TimeLimits::default(), CancellationToken::new());
+        LeftOvers::in_dir(dir.path()).unwrap().undo(&caller, server).await.map_err(|error| error.to_string())
+    };
+    for uid in [None, Some("u2")] {
+        let refused = undo(uid, "https://prod").await.unwrap_err();
+        assert!(refused.contains("at https://prod. The run's cluster was at https://staging"), "{refused}");
+        assert!(LeftOvers::in_dir(dir.path()).unwrap().cluster().is_some(), "nothing is left to undo");
+    }
+    // Another URL of the same cluster.
+    assert_eq!(undo(Some("u1"), "https://10.96.0.1").await.unwrap().len(), 1);
+    assert!(LeftOvers::in_dir(dir.path()).unwrap().cluster().is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
-use rolldrop_scenario::{Count, Disruption, DisruptionAction, Order, Pods, Repeat};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Order, Pods, Repeat, Restore};
 
 /// Deleted pods with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
@@ -251,4 +251,41 @@ async fn unreached_repetitions_share_one_record() {
     session.finish(CancellationToken::new()).await.unwrap();
     let errors = errors_of(&run_dir);
     assert!(errors.len() == 1 && errors[0].starts_with("repetitions 2 to 3 were skipped: "), "{errors:?}");
+}
+
+/// Without a label that its StatefulSet selects by, the pod would be released, and its replacement's name taken.
+#[tokio::test]
+async fn relabel_keeps_pod_in_its_workload() {
+    for kind in ["ReplicaSet", "StatefulSet", "DaemonSet"] {
+        let of =
+            json!([{"apiVersion": "apps/v1", "kind": kind, "name": "web", "uid": "w", "controller": true}]);
+        let labels = json!({"app": "web", "part": "shop", "tier": "front"});
+        let metadata = json!({"name": "web-0", "uid": "p", "resourceVersion": "1", "labels": labels, "ownerReferences": of});
+        let pod =
+            json!({"metadata": metadata, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let terms = json!([{"key": "part", "operator": "Exists"}]);
+        let selector = json!({"matchLabels": {"app": "web"}, "matchExpressions": terms});
+        let workload = json!({"metadata": {"name": "web", "uid": "w"}, "spec": {"selector": selector}});
+        let service = json!({"metadata": {"name": "web"}, "spec": {"selector": labels}});
+        let (client, calls) = api(move |method, path| {
+            let items = match path.rsplit('/').next() {
+                _ if *method == Method::PATCH => return (200, pod.to_string()),
+                Some("pods") => json!([pod]),
+                Some("services") => json!([service]),
+                Some(of) if of == format!("{}s", kind.to_lowercase()) => json!([workload]),
+                _ => json!([]),
+            };
+            (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+        });
+        let (session, _run_dir, _dir) = session(client, TimeLimits::default());
+        let mut relabel = deletion(Count::Number(1), Repeat::Times(1));
+        let DisruptionAction::DeletePod(pods) = relabel.action else { unreachable!() };
+        relabel.action = DisruptionAction::Relabel { pods, label: None, restore: Restore::AtTheEnd };
+        relabel.allow_outage = true;
+        assert_eq!(session.disrupt(&[relabel], beside(session.now()), &NoPrograms).await, 1, "{kind}");
+        let calls = calls.lock().unwrap();
+        let patch = calls.iter().find(|(method, ..)| *method == Method::PATCH).map(|(.., body)| body);
+        let labels = patch.unwrap()["metadata"]["labels"].clone();
+        assert_eq!(labels, json!({"tier": "left-by-rolldrop"}), "{kind}");
+    }
 }

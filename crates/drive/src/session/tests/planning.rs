@@ -5,6 +5,11 @@ use super::*;
 /// Returns a client for a cluster with these objects, identified by the end of their path. Lists are arrays; everything
 /// else is a single object.
 fn cluster(objects: &[(&'static str, Value)]) -> Client {
+    cluster_that_forbids("", objects)
+}
+
+/// Like [`cluster`], for a user who may not read the paths that end with `forbidden`, unless that is empty.
+fn cluster_that_forbids(forbidden: &'static str, objects: &[(&'static str, Value)]) -> Client {
     let objects = objects.to_vec();
     let kinds = |group: &str, kinds: &[(&str, &str)]| {
         let resource = |(name, kind): &(&str, &str)| {
@@ -18,6 +23,9 @@ fn cluster(objects: &[(&'static str, Value)]) -> Client {
         assert_eq!(*method, Method::GET, "a plan only reads: {path}");
         let list =
             |items: &Value| json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items});
+        if !forbidden.is_empty() && path.ends_with(forbidden) {
+            return status(403, "Forbidden", &format!("{path} is forbidden"));
+        }
         let found = objects.iter().find(|(end, _)| path.ends_with(end)).map(|(_, object)| object);
         let answer = match (path, found) {
             ("/version", _) => json!({"gitVersion": "v1.36.2"}),
@@ -149,6 +157,34 @@ async fn impossible_disruption_errors_name_key_and_remedy() {
     "#);
 }
 
+/// Only the run itself enforces the limits of a deletion; the API server enforces those of an eviction.
+#[tokio::test]
+async fn unreadable_limits_refuse_deletions_only() {
+    let there = [("/services/web", service(&json!({}))), ("/pods", web(3))];
+    let with = async |forbidden: &'static str, action: &str| {
+        let disruption = format!("  - {{at: 1s, action: {action}, selector: app=web}}\n");
+        let plan = planned(cluster_that_forbids(forbidden, &there), &live(&disruption)).await?;
+        let rights = plan.rights().into_iter().map(|right| right.to_string());
+        let lists = rights.filter(|right| right.starts_with("list ") && !right.contains(" pods "));
+        let lists: Vec<String> = lists.collect();
+        Ok::<_, String>(lists.join("; "))
+    };
+    let (budgets, deployments) = ("/poddisruptionbudgets", "/deployments");
+    for (forbidden, right) in
+        [(budgets, "list poddisruptionbudgets.policy"), (deployments, "list deployments.apps")]
+    {
+        let why = with(forbidden, "deletePod").await.unwrap_err();
+        assert!(why.starts_with(&format!("missing permissions: {right} in namespace shop; ")), "{why}");
+        assert!(with(forbidden, "evict").await.is_ok());
+        assert!(with(forbidden, "deletePod, allowOutage: true").await.is_ok());
+    }
+    let lists = "list endpointslices.discovery.k8s.io in namespace shop";
+    assert_eq!(with("", "evict").await.unwrap(), lists);
+    let limits =
+        "list poddisruptionbudgets.policy in namespace shop; list deployments.apps in namespace shop";
+    assert_eq!(with("", "deletePod").await.unwrap(), format!("{lists}; {limits}"));
+}
+
 #[tokio::test]
 async fn manifest_pods_limit_disruptions() {
     let mut said = Vec::new();
@@ -167,6 +203,16 @@ async fn manifest_pods_limit_disruptions() {
     let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
     let plan = planned(cluster(&[]), &own(fine)).await.unwrap();
     assert_eq!(plan.findings, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn plan_may_read_what_the_run_creates() {
+    let plan = planned(cluster(&[]), &own("  - {at: 1s, action: evict, selector: app=web}\n")).await.unwrap();
+    let rights: Vec<String> = plan.rights().iter().map(ToString::to_string).collect();
+    for created in ["configmaps", "deployments.apps web", "deployments.apps db", "services web"] {
+        let right = format!("get {created} in namespace shop");
+        assert!(rights.contains(&right), "{right}: {rights:?}");
+    }
 }
 
 #[tokio::test]

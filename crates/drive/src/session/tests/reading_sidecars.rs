@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collect::{JournalDelivery, JournalDeliveryKind, SidecarJournals};
-use rolldrop_record::wire::{ProxyLine, TOKEN_HEADER, TOKEN_WANTED};
+use rolldrop_record::wire::{COLLECTOR_HEADER, ProxyLine, TOKEN_HEADER, TOKEN_WANTED};
 
 /// A request to a sidecar: pod, path with query, token.
 type Asked = (String, String, Option<String>);
@@ -41,6 +41,8 @@ fn shop(
                     let asked = format!("{}?{query}", path.rsplit('/').next().unwrap());
                     let token =
                         request.headers().get(TOKEN_HEADER).map(|token| token.to_str().unwrap().to_owned());
+                    let is_collecting = request.headers().contains_key(COLLECTOR_HEADER);
+                    assert_eq!(is_collecting, asked.starts_with("rows"), "{asked}");
                     let answer = respond(&asked);
                     all.lock().unwrap().push((pod, asked, token));
                     answer

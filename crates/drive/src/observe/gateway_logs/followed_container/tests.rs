@@ -254,3 +254,21 @@ async fn kubelet_messages_are_not_lines() {
     log.delete();
     assert_eq!(log.next().await, None, "the log was read to its end before");
 }
+
+/// An API server that has just started may not know the permissions yet.
+#[tokio::test(start_paused = true)]
+async fn log_that_was_readable_survives_refusal() {
+    const REFUSAL: &str =
+        r#"{"kind": "Status", "status": "Failure", "code": 403, "message": "pods is forbidden"}"#;
+    let mut log = Scripted::follow(&[
+        (200, "2026-01-01T00:00:01Z a\n", Failed),
+        (403, REFUSAL, Clean),
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02Z b\n", Never),
+    ]);
+    for line in ["a", INTERRUPTED, "b", RESUMED] {
+        assert_eq!(log.next().await.unwrap(), line);
+    }
+    let mut refused = Scripted::follow(&[(403, REFUSAL, Clean)]);
+    assert_eq!(refused.next().await.unwrap(), "pods is forbidden");
+    assert_eq!(refused.next().await, None);
+}
