@@ -25,7 +25,8 @@ use rolldrop_campaign::load_result::{self, LoadReport};
 use rolldrop_drive::follow;
 use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
-use rolldrop_explain::model::Verdict;
+use rolldrop_explain::model::{CheckVerdict, Verdict};
+use rolldrop_judge::gate;
 use rolldrop_load::{LoadSummary, Plan, PlanError, Prepared, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
@@ -176,14 +177,14 @@ impl LoadArgs {
 
     /// Checks the `--fail-on` limits, and returns the exit status.
     fn exit(&self, report: &LoadReport, interrupted: bool) -> Exit {
-        let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(report)).collect();
-        failed.iter().for_each(|why| say(why));
+        let checked: Vec<_> = self.fail_on.iter().map(|limit| limit.check(report)).collect();
+        let missed = checked.iter().filter(|(verdict, _)| *verdict != CheckVerdict::Pass);
+        missed.for_each(|(_, why)| say(why));
         let is_invalid = matches!(report.verdict, Verdict::Invalid { .. });
-        match (interrupted, self.fail_on.is_empty(), is_invalid, failed.is_empty()) {
+        match (interrupted, self.fail_on.is_empty(), is_invalid) {
             (true, ..) => Exit::Interrupted,
-            (_, false, true, _) => Exit::Invalid,
-            (.., false) => Exit::GateFailed,
-            _ => Exit::Ok,
+            (_, false, true) => Exit::Invalid,
+            _ => Exit::of_verdict(gate::verdict(checked.iter().map(|(verdict, _)| *verdict))),
         }
     }
 }

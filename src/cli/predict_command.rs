@@ -41,7 +41,7 @@ struct PredictionReport {
 The prediction uses the steady part of the run before the first termination: it counts the streams that a pod's \
 termination would have cut at many times in that part. It is valid for the run's own rate of streams per pod.
 
-Exit status: 0 predicted; 2 the run cannot be read; 3 the run does not allow a prediction (the reason is printed).")]
+Exit status: 0 predicted; 2 the run cannot be read, or has no streams; 3 the run does not allow a prediction (the reason is printed).")]
 pub(super) struct PredictArgs {
     /// Run directory of a load with --stream.
     #[arg(value_name = "RUN")]

@@ -51,18 +51,22 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     parts.word().split_once('/').ok_or(LineError::Field("queues"))?;
     let is_chosen = server != "<NOSRV>";
     let responded = status.filter(|_| timers.has_responded);
+    // After a retry, a part of the wait may have followed the first attempt.
+    let waited = timers.waited.filter(|_| retries == 0);
+    let begun = start.earliest + waited.unwrap_or_default();
+    let took = timers.total.map(|total| total.saturating_sub(waited.unwrap_or_default()));
     let address = read_upstream(parts.word());
     let attempt = LoggedAttempt {
         // An address at the very end of the line may have been cut off.
         upstream: if parts.0.is_empty() { LoggedUpstream::Unnamed } else { address },
         outcome: outcome(side, phase, responded, timers.is_complete),
         status: responded,
-        took: timers.at_server.filter(|_| retries == 0),
+        took: took.filter(|_| waited.is_some()),
     };
     Ok(Some(LoggedRequest {
-        earliest: start.earliest,
-        latest: start.earliest.shifted_ns(start.width_ns),
-        took: timers.total,
+        earliest: begun,
+        latest: begun.shifted_ns(start.width_ns),
+        took,
         status,
         attempts: is_chosen.then_some(attempt).into_iter().collect(),
         attempts_made: Some(retries.saturating_add(u32::from(is_chosen))),
@@ -85,8 +89,8 @@ fn accepted(line: &str) -> Option<(LineTime, &str)> {
 /// The five timers of a request.
 struct HaproxyTimers {
     total: Option<Duration>,
-    /// Time from the first connection attempt to the end.
-    at_server: Option<Duration>,
+    /// Time until HAProxy had the request's head and, if the server had a queue, the request's turn came.
+    waited: Option<Duration>,
     has_responded: bool,
     /// False with `option logasap`, which logs a request before its end.
     is_complete: bool,
@@ -106,11 +110,11 @@ impl HaproxyTimers {
         }
         let is_complete = !text.contains('+');
         let total = total.filter(|_| is_complete);
-        let before = request.zip(queue).and_then(|(request, queue)| request.checked_add(queue));
-        let at_server = total.zip(before).and_then(|(total, before)| total.checked_sub(before));
+        let waited = request.zip(queue).and_then(|(request, queue)| request.checked_add(queue));
+        let waited = waited.filter(|waited| total.is_none_or(|total| *waited <= total));
         Some(Self {
             total: total.map(Duration::from_millis),
-            at_server: at_server.map(Duration::from_millis),
+            waited: waited.map(Duration::from_millis),
             has_responded: response.is_some(),
             is_complete,
         })

@@ -3,6 +3,9 @@
 //! nginx logs a status for each attempt, and fills in 502 or 504 where the upstream sent none. Only the connect and
 //! header times distinguish these from statuses that the upstream sent. Only the length distinguishes a complete body
 //! from a truncated one, and only if the upstream announced it.
+//!
+//! nginx may redirect a request to another group of servers after a response: with `error_page` after an error, and with
+//! `X-Accel-Redirect` after a good one. Only the status distinguishes them.
 
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use crate::line_time::LineTime;
 use crate::nginx_template::{NginxTemplate, NginxValues};
 use crate::response_outcome::{outcome_of_begun, outcome_of_complete, read_status, sent_status};
 use crate::upstream_address::read_upstream;
-use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream};
+use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, SERVER_ERROR};
 
 /// Maximum number of attempts. nginx tries each server of an upstream once.
 const MOST_ATTEMPTS: usize = 256;
@@ -26,13 +29,16 @@ pub(crate) fn read(template: &NginxTemplate, line: &str) -> Result<LoggedRequest
     let end = end(&values)?;
     let took = value(&values, "request_time", read_seconds)?.ok_or(LineError::Field("request_time"))?;
     let status = read_status(values.text("status").unwrap_or_default(), "status")?;
-    let attempts = attempts(&values)?;
+    let sent = sent_status(status);
+    let attempts = attempts(&values, sent)?;
+    let waited = waited(&values, took).filter(|_| is_error(sent)).unwrap_or_default();
+    let took = took - waited;
     let earliest = end.earliest - took;
     Ok(LoggedRequest {
         earliest,
         latest: earliest.shifted_ns(end.width_ns),
         took: Some(took),
-        status: sent_status(status),
+        status: sent,
         attempts_made: u32::try_from(attempts.len()).ok(),
         attempts,
         client_left: status == 499,
@@ -59,10 +65,24 @@ fn end(values: &NginxValues<'_>) -> Result<LineTime, LineError> {
     precise.map(Ok).or_else(iso).or_else(local).ok_or(LineError::Field("time"))?
 }
 
-/// Returns the attempts at upstreams.
-fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
-    let addresses = values.text("upstream_addr").into_iter().flat_map(items);
-    let addresses: Vec<&str> = addresses.take(MOST_ATTEMPTS + 1).collect();
+/// Returns true if the client got no response, or only an error.
+fn is_error(sent: Option<u16>) -> bool {
+    sent.is_none_or(|status| status >= SERVER_ERROR)
+}
+
+/// Returns the time in which nginx tried no upstream. Before an error, which takes no time to send, nginx read the
+/// request's body then. Before other responses, it may also have been sending the response to a slow client.
+fn waited(values: &NginxValues<'_>, took: Duration) -> Option<Duration> {
+    let tried = items(values.text("upstream_response_time")?).map(read_seconds).sum::<Option<Duration>>()?;
+    took.checked_sub(tried)
+}
+
+/// Returns the attempts at upstreams. If nginx sent an error to the client, the upstreams that only provided the error's
+/// page are left out.
+fn attempts(values: &NginxValues<'_>, sent: Option<u16>) -> Result<Vec<LoggedAttempt>, LineError> {
+    let text = values.text("upstream_addr");
+    let addresses: Vec<&str> = text.into_iter().flat_map(items).take(MOST_ATTEMPTS + 1).collect();
+    let ends = text.map(group_ends).unwrap_or_default();
     if addresses.len() > MOST_ATTEMPTS {
         return Err(LineError::Field("upstream_addr"));
     }
@@ -76,20 +96,26 @@ fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
     let announced = values.text("upstream_http_content_length");
     let mut attempts = Vec::with_capacity(addresses.len());
     for (at, address) in addresses.iter().enumerate() {
-        let upstream = read_upstream(address);
-        // This is the name of a group of servers, none of which could be tried.
-        if !matches!(upstream, LoggedUpstream::Address(_)) && !address.starts_with("unix:") {
-            continue;
-        }
         let is_last = at + 1 == addresses.len();
+        let is_redirected = !is_last && ends.contains(&(at + 1));
+        let status = statuses.value(at, |text| read_number(text).filter(|status| *status < 1000))?;
+        let is_good = status.is_some_and(|status| status < SERVER_ERROR);
         let facts = NginxAttempt {
-            status: statuses.value(at, |text| read_number(text).filter(|status| *status < 1000))?,
+            status,
+            is_redirect: is_redirected && is_good,
             has_connected: connected.has(at),
             has_responded: responded.has(at),
             received: received.value(at, read_number)?,
             is_complete: is_last && announced.is_some() && announced == lengths.text(at),
         };
-        attempts.push(facts.attempt(upstream, times.value(at, read_seconds)?));
+        let upstream = read_upstream(address);
+        // Otherwise this is the name of a group of servers, none of which could be tried.
+        if matches!(upstream, LoggedUpstream::Address(_)) || address.starts_with("unix:") {
+            attempts.push(facts.attempt(upstream, times.value(at, read_seconds)?));
+        }
+        if is_redirected && !is_good && is_error(sent) {
+            break;
+        }
     }
     Ok(attempts)
 }
@@ -127,6 +153,8 @@ impl<'a> NginxColumn<'a> {
 /// Values for one attempt; `None` for those that the line's format does not include.
 struct NginxAttempt {
     status: Option<u16>,
+    /// True if the response redirected the request to another group of servers.
+    is_redirect: bool,
     has_connected: Option<bool>,
     has_responded: Option<bool>,
     received: Option<u64>,
@@ -137,6 +165,7 @@ impl NginxAttempt {
     fn attempt(&self, upstream: LoggedUpstream, took: Option<Duration>) -> LoggedAttempt {
         let is_made_up = matches!(self.status, Some(502 | 504)) && self.has_responded == Some(false);
         let outcome = match self.status {
+            Some(_) if self.is_redirect => Some(Outcome::Ok),
             Some(status) if is_made_up => self.outcome_without_response(status),
             Some(502 | 504) if self.has_responded.is_none() => None,
             Some(status) if self.is_complete => outcome_of_complete(status),
@@ -158,7 +187,18 @@ impl NginxAttempt {
     }
 }
 
-/// Splits a list. nginx separates groups of servers, which it tries one after another, with colons.
+/// Splits a list. nginx separates attempts at one group of servers with commas, and groups with colons.
 fn items(text: &str) -> impl Iterator<Item = &str> {
-    text.split(", ").flat_map(|part| part.split(" : "))
+    text.split(" : ").flat_map(|group| group.split(", "))
+}
+
+/// Returns the number of items up to the end of each group.
+fn group_ends(text: &str) -> Vec<usize> {
+    let sizes = text.split(" : ").map(|group| group.split(", ").count());
+    sizes
+        .scan(0, |end, size| {
+            *end += size;
+            Some(*end)
+        })
+        .collect()
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Stamp};
+use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, Stamp};
 
 use super::*;
 
@@ -241,6 +241,38 @@ fn nginx_lists_split_at_both_separators() {
     assert_eq!(format(name).parse(forged.as_bytes()), Err(LineError::Field("upstream_status")));
 }
 
+/// The lists were logged by nginx 1.22.1; `20` refuses connections, `13` sends 503, and `14` and `11` send 200 and 404.
+#[test]
+fn nginx_redirect_is_not_a_retry() {
+    let name = "nginx=$msec $request_time $status [$upstream_addr] [$upstream_status] [$upstream_connect_time] [$upstream_header_time]";
+    let facts = |rest: &str| {
+        let request = read(name, &format!("1796054929.934 0.005 {rest}"));
+        let outcomes: Vec<_> = request.attempts.iter().map(|attempt| attempt.outcome).collect();
+        (outcomes, request.retries().unwrap())
+    };
+    let (good, refused) = (Some(Outcome::Ok), Some(Outcome::ConnectError));
+    // `error_page 502 /page`, whose upstream sent 200 or refused the connection as well.
+    let page = facts("502 [10.0.0.20:80 : 10.0.0.14:80] [502 : 200] [- : 0.000] [- : 0.005]");
+    assert_eq!(page, (vec![refused], 0));
+    let no_page = facts("502 [10.0.0.20:80 : 10.0.0.20:80] [502 : 502] [- : -] [- : -]");
+    assert_eq!(no_page, (vec![refused], 0));
+    let own_error = facts("503 [10.0.0.13:80 : 10.0.0.14:80] [503 : 200] [0.000 : 0.001] [0.005 : 0.004]");
+    assert_eq!(own_error, (vec![Some(Outcome::HttpError)], 0));
+    // None of a group's servers could be tried.
+    assert_eq!(facts("502 [web : 10.0.0.14:80] [502 : 200] [- : 0.000] [- : 0.004]"), (vec![], 0));
+    // `error_page 502 = @other`, which hid the failure from the client.
+    let saved =
+        facts("200 [10.0.0.20:80, 10.0.0.21:80 : 10.0.0.14:80] [502, 502 : 200] [-, - : 0.0] [-, - : 0.1]");
+    assert_eq!(saved, (vec![refused, refused, None], 2));
+    // `X-Accel-Redirect`, and `error_page 404`.
+    let file = facts("200 [10.0.0.14:80 : 10.0.0.15:80] [200 : 200] [0.000 : 0.000] [0.001 : 0.003]");
+    assert_eq!(file, (vec![good, None], 0));
+    let missing = facts("404 [10.0.0.11:80 : 10.0.0.14:80] [404 : 200] [0.001 : 0.000] [0.003 : 0.004]");
+    assert_eq!(missing, (vec![good, None], 0));
+    let no_file = facts("502 [10.0.0.14:80 : 10.0.0.20:80] [200 : 502] [0.000 : -] [0.001 : -]");
+    assert_eq!(no_file, (vec![good, refused], 0));
+}
+
 #[test]
 fn nginx_parser_ignores_client_text() {
     let (_, _, line) = cases(RECORDED[0].1).next().unwrap();
@@ -251,6 +283,42 @@ fn nginx_parser_ignores_client_text() {
         let line = format!("{}{text}{}", &line[..start], &line[end..]);
         assert_eq!(read("ingress-nginx", &line), request, "{text}");
     }
+}
+
+/// nginx logged the times of an upload of 200 kB at 60 kB/s to a pod that refused the connection.
+#[test]
+fn nginx_attempt_begins_after_upload() {
+    let times = |line: &str| {
+        let request = read(NGINX, line);
+        (request.earliest.unix_ns() / 1_000_000, request.took.unwrap().as_millis())
+    };
+    let refused = r#"1796054933.066 3.000 502 157 shop [10.0.0.20:80] [502] [-] [-] [0.001] [0] [0] - "POST / HTTP/1.1""#;
+    assert_eq!(times(refused), (1_796_054_933_065, 1));
+    // The time to send the error's page is no wait.
+    let page = refused.replace("0.20:80", "0.20:80 : 10.0.0.14:80").replace("[502]", "[502 : 200]");
+    let page =
+        page.replace("[-]", "[- : 0.0]").replace("[0.001]", "[0.001 : 0.400]").replace("[0]", "[0 : 0]");
+    assert_eq!(times(&page), (1_796_054_932_665, 401));
+    // This request may have waited for a slow client after the attempt.
+    let slow = refused.replace("502", "200").replace("[-]", "[0.000]");
+    assert_eq!(times(&slow), (1_796_054_930_066, 3000));
+    let unknown = refused.replace("[0.001]", "[-]");
+    assert_eq!(times(&unknown), (1_796_054_930_066, 3000));
+}
+
+#[test]
+fn haproxy_attempt_begins_after_queue() {
+    let line = r#"10.9.9.9:1 [29/Nov/2026:00:00:01.000] web shop/s1 20/3000/-1/-1/3021 503 217 - - SC-- 1/1/0/0/0 0/5 10.1.0.20:8080 "GET / HTTP/1.1""#;
+    let day = "2026-11-29".parse().map(stamp_of).unwrap();
+    let times = |line: &str| {
+        let request = read("haproxy", line);
+        let [begun, ended] = [request.earliest, request.earliest + request.took.unwrap()]
+            .map(|at| at.ns_since(day) / 1_000_000);
+        (begun, ended, request.attempts[0].took.map(|took| took.as_millis()))
+    };
+    assert_eq!(times(line), (4_020, 4_021, Some(1)));
+    assert_eq!(times(&line.replace("0/0/0 0/5", "0/0/2 0/5")), (1_000, 4_021, None));
+    assert_eq!(times(&line.replace("/3000/", "/4000/")), (1_000, 4_021, None));
 }
 
 #[test]
@@ -274,7 +342,7 @@ fn envoy_parser_ignores_quotes_from_clients() {
     let line = r#"[2026-11-29T02:20:55.204Z] "GET / HTTP/2" 503 UF,URX 0 98 7 - "-" "a" "b" "c" "d" "10.9.9.9:9"" "-" "shop" "10.1.0.20:8080""#;
     let request = read("envoy", line);
     assert_eq!(request.attempts[0].upstream, LoggedUpstream::Address("10.1.0.20:8080".parse().unwrap()));
-    assert_eq!(request.attempts[0].outcome, Some(rolldrop_record::Outcome::ConnectError));
+    assert_eq!(request.attempts[0].outcome, Some(Outcome::ConnectError));
     let reset = read("envoy", &line.replace("503 UF,URX", "200 DR"));
     assert!(reset.client_left && reset.attempts[0].outcome.is_none());
     let pipe = line.replace("10.1.0.20:8080", "/run/app.sock");

@@ -90,6 +90,7 @@ pub(crate) fn analysis(timeline: &Timeline, explained: Explained<'_>) -> Analysi
         only_target: request_counts::only_target(&timeline.info.targets),
         targets,
         longest_outage_s: sums.all.apart.outages.longest_s(),
+        is_failing_at_end: sums.all.apart.outages.are_open(),
         checks: Vec::new(),
         looks: timeline.info.looks.clone(),
     };

@@ -1,6 +1,7 @@
 //! Totals over all requests: counts, durations and shares.
 
 pub(crate) mod outages;
+pub mod pooled_background;
 pub(crate) mod reached;
 pub(crate) mod request_counts;
 pub mod sleep_evidence;

@@ -22,7 +22,7 @@ use crate::conclude::explained::Explained;
 use crate::explain_span;
 use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
 use crate::timeline::{BeatCollector, TimeSpan, Unread};
-use background::{background, is_no_connection};
+use background::{HealthyLosses, background, is_no_connection};
 use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts, Upstream};
 use known_services::{KnownServices, ServiceNumber};
 use log_clock::LogClock;
@@ -80,18 +80,18 @@ pub struct GatewayTraffic {
     sources: BTreeMap<Arc<str>, String>,
     pods: BTreeMap<String, PodHistory>,
     services: KnownServices,
-    /// Addresses of pods that became ready while being watched, each with that time; only addresses that no other pod
-    /// has had.
-    started: HashMap<IpAddr, Stamp>,
+    /// Addresses of pods that got their address while being watched, each with the time at which the pod became ready,
+    /// or `None` if it has not become ready yet; only addresses that no other pod has had.
+    started: HashMap<IpAddr, Option<Stamp>>,
     /// Samples of the API server's clock.
     samples: Vec<Event>,
     beats: BeatCollector,
     gaps: Vec<LogGap>,
     /// Logs that currently cannot be read, each with the time of the last line read.
     interrupted: BTreeMap<Arc<str>, Stamp>,
-    /// Time from which the logs have been read.
+    /// Time from which the logs have been read, on their own clocks.
     known_from: Stamp,
-    /// Time before which attempts have been forgotten.
+    /// Time before which attempts have been forgotten, on the watch's clock.
     forgotten: Stamp,
 }
 
@@ -200,14 +200,14 @@ impl GatewayTraffic {
         pod.observe(at, event);
         let Some(address) = address else { return };
         if is_new && is_alone && was_watched && pod.ready.is_none() {
-            self.started.insert(address, Stamp::from_unix_ns(i64::MAX));
+            self.started.insert(address, None);
         } else if is_new && !is_alone {
             self.started.remove(&address);
         }
         if pod.gone.is_some() {
             self.started.remove(&address);
-        } else if let (Some(ready), Some(started)) = (pod.ready, self.started.get_mut(&address)) {
-            *started = ready;
+        } else if let Some(ready) = self.started.get_mut(&address) {
+            *ready = pod.ready;
         }
     }
 
@@ -224,7 +224,8 @@ impl GatewayTraffic {
         let namespace = source.split_once('/').map(|(namespace, _)| namespace);
         let service_of = |upstream: &_| self.services.named(upstream, namespace);
         for (address, begun) in self.attempts.add(source, line, service_of) {
-            if let Some(ready) = self.started.get(&address) {
+            // Some gateways use pods that are not ready, which says nothing about the clock.
+            if let Some(Some(ready)) = self.started.get(&address) {
                 clock.begun_after(begun, *ready, arrived);
             }
         }
@@ -271,13 +272,15 @@ impl GatewayTraffic {
     pub fn forget_before(&mut self, now: Stamp) {
         let needed = self.needed_from(now);
         let before = now.shifted_ns(-KEPT_NS).min(needed);
-        self.attempts.forget_before(needed, before);
+        let journals = self.journals.all();
+        self.attempts
+            .forget_before(needed, before, |source: &Arc<str>| clock_in(&self.clocks, &journals, source));
         self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.services.forget_before(before);
         self.journals.retain(|uid| self.pods.contains_key(uid));
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
-        self.started.retain(|_, ready| *ready >= before);
+        self.started.retain(|_, ready| ready.is_none_or(|ready| ready >= before));
         let events = self.pods.values().flat_map(|pod| &pod.events);
         let deletions = events.filter(|(_, event)| event.deletion_timestamp.is_some());
         self.beats.forget_before(before, deletions.map(|(_, event)| event.resource_version.as_str()));
@@ -342,8 +345,8 @@ impl GatewayTraffic {
         let t0 = end.t0_earliest_ns;
         let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
         let period = TimeSpan { from: t0.shifted_ns(-BEFORE_NS), until: span.until };
-        let chosen =
-            self.attempts.choose(&consumers, period, |source: &Arc<str>| self.clock_in(&journals, source));
+        let clock = |source: &Arc<str>| clock_in(&self.clocks, &journals, source);
+        let chosen = self.attempts.choose(&consumers, period, clock);
         let (log, rows) = (self.log(&chosen, period, journals.first().copied()), Arc::new(chosen));
         let fates = Arc::clone(&rows);
         let ending = TimeSpan { from: t0, until: gone };
@@ -367,18 +370,18 @@ impl GatewayTraffic {
         // Losses just before or after the termination also count as its losses if the clock's uncertainty allows that.
         let near = ending.widened(uncertainty_ns);
         let around = TimeSpan { from: near.from.shifted_ns(-BACKGROUND_NS), until: span.until };
-        let lost = self
-            .attempts
-            .choose_lost(&consumers, around, |source: &Arc<str>| self.clock_in(&journals, source));
-        traffic.background = match journals.is_empty() {
+        let lost = self.attempts.choose_lost(&consumers, around, clock);
+        let losses = match journals.is_empty() {
             true => self.background_of(&lost, address, near, around, services.keys().copied()),
             false => background(&lost, near, &self.well_in_journals(address, &journals, around)),
         };
+        traffic.background = losses.map(|losses| losses.limits);
+        traffic.background_spread = losses.map(|losses| losses.spread);
         traffic.by_services =
             services.into_iter().map(|(service, at)| (self.services.name(service), at.requests)).collect();
         if !journals.is_empty() {
             limit_to_journals(&mut traffic, &journals, TimeSpan { from: t0, until: span.until });
-            traffic.gaps.extend(self.unknown_before(&fates, t0, self.forgotten));
+            traffic.gaps.extend(self.unknown_before(&fates, t0, None));
             return Ok(Some(traffic));
         }
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
@@ -396,12 +399,8 @@ impl GatewayTraffic {
         let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
         traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
         traffic.gaps = gaps.into_iter().filter(|gap| self.may_miss(gap, &fates, needed)).collect();
-        // If the deletion was shown late, attempts at the pod may have been forgotten.
-        let known_from = match pod.may_precede_watch() {
-            true => self.known_from.max(self.forgotten),
-            false => self.forgotten,
-        };
-        traffic.gaps.extend(self.unknown_before(&fates, t0, known_from));
+        let read_from = pod.may_precede_watch().then_some(self.known_from);
+        traffic.gaps.extend(self.unknown_before(&fates, t0, read_from));
         if until < complete_at {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),
@@ -428,7 +427,7 @@ impl GatewayTraffic {
         ending: TimeSpan,
         around: TimeSpan,
         services: impl Iterator<Item = ServiceNumber>,
-    ) -> Option<Bounded> {
+    ) -> Option<HealthyLosses> {
         let at_services = services.map(|service| {
             let well = service_times::well(self.pods_of(service), around).into_iter();
             let well: Vec<_> = well.map(|span| (Upstream::Service(service), span)).collect();
@@ -440,17 +439,7 @@ impl GatewayTraffic {
             well.retain(|(of, _)| matches!(of, Upstream::Pod(address) if used.contains(address)));
             background(lost, ending, &well)
         });
-        at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
-    }
-
-    /// Returns the offset of a log's clock: the measured offset if the log is one of these journals, otherwise the
-    /// estimate.
-    fn clock_in(&self, journals: &[&PodJournal], source: &Arc<str>) -> ClockOffset {
-        PodJournal::clock_among(journals, source).unwrap_or_else(|| self.clock_of(source))
-    }
-
-    fn clock_of(&self, source: &Arc<str>) -> ClockOffset {
-        self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
+        at_services.chain(at_pod).try_fold(HealthyLosses::default(), |sum, further| Some(sum.plus(&further?)))
     }
 
     /// Returns true if the gap may hide lines of these logs from this period.
@@ -465,12 +454,14 @@ impl GatewayTraffic {
         chosen.logs().any(|(source, _)| **source == *gap.source) && overlaps(gap, span)
     }
 
-    /// Returns the periods after t0 for which the lines of these logs are unknown. Lines are known only from
-    /// `known_from` on.
-    fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp, known_from: Stamp) -> Vec<LogGap> {
+    /// Returns the periods after t0 for which the lines of these logs are unknown, because the lines were read only
+    /// from `read_from` on, a time on the logs' clocks, or because the deletion was shown late and attempts had been
+    /// forgotten by then.
+    fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp, read_from: Option<Stamp>) -> Vec<LogGap> {
         let unknown = |(source, _): (&Arc<str>, i64)| {
-            let ClockOffset { offset_ns, uncertainty_ns } = self.clock_of(source);
-            let until = known_from.shifted_ns(uncertainty_ns.saturating_sub(offset_ns));
+            let ClockOffset { offset_ns, uncertainty_ns } = clock_in(&self.clocks, &[], source);
+            let read_from = read_from.map(|from| from.shifted_ns(-offset_ns)).unwrap_or_default();
+            let until = read_from.max(self.forgotten).shifted_ns(uncertainty_ns);
             (t0 < until).then(|| LogGap {
                 source: source.to_string(),
                 from_ns: t0,
@@ -566,6 +557,16 @@ impl GatewayTraffic {
         };
         RunLog { info, events, torn: Vec::new(), corrupt: Vec::new(), altered: Vec::new() }
     }
+}
+
+/// Returns the offset of a log's clock: the measured offset if the log is one of these journals, otherwise the estimate.
+fn clock_in(
+    clocks: &BTreeMap<Arc<str>, LogClock>,
+    journals: &[&PodJournal],
+    source: &Arc<str>,
+) -> ClockOffset {
+    let estimate = || clocks.get(source).map(LogClock::offset).unwrap_or_default();
+    PodJournal::clock_among(journals, source).unwrap_or_else(estimate)
 }
 
 /// Returns true if a gap overlaps a period. A gap without an end is still open.

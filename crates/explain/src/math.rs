@@ -1,5 +1,6 @@
 //! Statistics, independent of runs.
 
+pub mod counts;
 pub mod sets;
 pub mod stats;
 pub mod survival;

@@ -37,10 +37,13 @@ pub use stream_results::{
 };
 pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};
-pub use termination_traffic::{LogGap, SIDECAR_ENDED, SeenConsumers, TerminationTraffic, TrafficWitness};
+pub use termination_traffic::{
+    BackgroundSpread, LogGap, SIDECAR_ENDED, SeenConsumers, TerminationTraffic, TrafficWitness,
+};
 pub use watched_termination::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 
 use account::Account;
+use rolldrop_record::expect::LatencyFigure;
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};
@@ -65,6 +68,13 @@ pub struct Analysis {
     pub charts: ChartData,
     /// Streams of the steady part; `None` if the load sent none.
     pub steady: Option<SteadyStreams>,
+}
+
+impl Analysis {
+    /// Returns the dropped requests that the headline counts: all except the generator's own stale flows.
+    pub fn counted_losses(&self) -> impl Iterator<Item = &LostRequest> + Clone {
+        self.lost.iter().filter(|lost| lost.cause != Cause::StaleFlow)
+    }
 }
 
 /// Contents of `result.json`.
@@ -117,6 +127,10 @@ pub struct RunResult {
     /// Longest period in which every scheduled request failed, in seconds: from the intended send time of the first
     /// failure to that of the next success.
     pub longest_outage_s: f64,
+    /// True if no request succeeded after the last failure. That outage may have lasted longer than the load, so
+    /// `longest_outage_s` is a lower bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_failing_at_end: bool,
     /// Findings in words, most severe first; filled in by `report`.
     pub findings: Vec<FindingText>,
     /// Checks of the gate; filled in by `gate`, empty if there are none.
@@ -339,6 +353,33 @@ pub struct Percentiles {
     pub max: f64,
 }
 
+impl Percentiles {
+    /// Returns a figure in milliseconds; `None` if there are fewer than [`Self::fewest`] values.
+    pub fn known(&self, figure: LatencyFigure) -> Option<f64> {
+        let value = match figure {
+            LatencyFigure::Mean => self.mean,
+            LatencyFigure::P50 => self.p50,
+            LatencyFigure::P90 => self.p90,
+            LatencyFigure::P95 => self.p95,
+            LatencyFigure::P99 => self.p99,
+            LatencyFigure::P99_9 => self.p99_9,
+        };
+        (self.n >= Self::fewest(figure)).then_some(value)
+    }
+
+    /// Returns the number of values that a figure requires.
+    pub const fn fewest(figure: LatencyFigure) -> u64 {
+        match figure {
+            LatencyFigure::Mean => 1,
+            LatencyFigure::P50 => 2,
+            LatencyFigure::P90 => 10,
+            LatencyFigure::P95 => 20,
+            LatencyFigure::P99 => 100,
+            LatencyFigure::P99_9 => 1000,
+        }
+    }
+}
+
 /// Termination of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Termination {
@@ -378,6 +419,9 @@ pub struct Termination {
     pub killed_at_grace_end: Option<bool>,
     /// Containers whose preStop hooks failed, according to Events; `None` if Events may have been missed.
     pub failed_hooks: Option<BTreeSet<String>>,
+    /// Time from the earliest SIGTERM until the app and the proxy exited, in seconds; `None` if not seen, or cut short
+    /// by SIGKILL.
+    pub stopping_seconds: Option<f64>,
     /// Window for each consumer.
     pub windows: Vec<Window>,
     /// Requests that concern this pod from t0 on.
@@ -399,6 +443,13 @@ impl Termination {
     /// pkg/kubelet/kuberuntime).
     pub fn shutdown_seconds(&self) -> u64 {
         self.grace_period_seconds.saturating_sub(self.pre_stop_seconds.unwrap_or(0)).max(2)
+    }
+
+    /// Returns true if a sleep of this many seconds certainly outlasts all windows of the pod; `None` if it has none.
+    pub fn is_covered_by(&self, sleep_s: u64) -> Option<bool> {
+        let mut windows = self.windows.iter().filter(|w| w.is_one()).peekable();
+        windows.peek()?;
+        Some(windows.all(|w| w.upper_s.is_some_and(|upper_s| upper_s <= sleep_s as f64)))
     }
 }
 
@@ -439,7 +490,8 @@ pub struct WindowSummary {
     pub mode: Mode,
     /// Number of terminations.
     pub n: usize,
-    /// Median of the upper bounds, in seconds.
+    /// Median of the upper bounds, in seconds. A window without a bound counts as longer than all others, so this and
+    /// the three figures below are `None` where they depend on one.
     pub p50: Option<f64>,
     /// 90th percentile of the upper bounds.
     pub p90: Option<f64>,
@@ -505,6 +557,17 @@ impl Recommendation {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
+    /// Counts the terminations, over all modes, whose losses are independent: pods that left the rules in one step lose
+    /// requests together, and count once. Where the windows do not separate the pods, deletions one at a time count
+    /// each, and so do rollouts.
+    pub fn independent_ends(all: &[Self]) -> usize {
+        let of = |rec: &Self| match rec.mode {
+            Mode::Isolated => rec.terminations,
+            _ => rec.units.max(rec.rollouts.unwrap_or(0)),
+        };
+        all.iter().map(of).sum()
+    }
+
     /// Returns the recommendation with the longest sleep among all modes, which is the run's advice in all forms of the
     /// report. Returns `None` if a window of any mode or group is known to have lasted longer.
     pub fn longest<'a>(
@@ -541,12 +604,13 @@ pub struct WhatIf {
     pub pre_stop_seconds: u64,
     /// Number of terminations whose whole window the sleep covers (by upper bound).
     pub windows_covered: usize,
-    /// Total number of terminations.
+    /// Number of terminations with a window.
     pub terminations: usize,
     /// Dropped requests that the sleep would have saved: those with a cause that a sleep prevents, begun before t0 +
     /// sleep, and those on connections of their own that were cut off as the pod exited, if they take no longer than
     /// others.
     pub drops_avoided: u64,
-    /// Dropped requests that the sleep would not have saved.
+    /// Dropped requests that the sleep would not have saved. Like the headline, this does not count the generator's own
+    /// stale flows.
     pub drops_left: u64,
 }

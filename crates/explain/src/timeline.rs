@@ -61,7 +61,9 @@ use rolldrop_record::event::{AnswerHeaders, Change, MachineSample, NameAnswer, W
 use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
-use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp};
+use rolldrop_record::{
+    ALPHA, Event, EventKind, Looks, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp,
+};
 
 /// Completed hand-over of a proxy's rows.
 #[derive(Clone, Debug)]
@@ -153,6 +155,11 @@ impl Timeline {
     pub(crate) fn has_all_rows_of(&self, uid: &str) -> bool {
         let mut of_pod = self.notes.hand_overs.iter().filter(|proxy| proxy.uid == uid).peekable();
         of_pod.peek().is_some() && of_pod.all(|proxy| !proxy.misses_rows())
+    }
+
+    /// Returns the error probability of a statement about the run.
+    pub(crate) fn alpha(&self) -> f64 {
+        self.info.looks.as_ref().map_or(ALPHA, Looks::alpha)
     }
 
     /// Builds the timeline of a run.

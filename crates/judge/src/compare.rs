@@ -6,6 +6,7 @@
 
 mod blocks;
 pub(crate) mod episodes;
+mod exposure;
 mod latency_rows;
 mod loss_rows;
 pub mod run_history;
@@ -22,7 +23,7 @@ pub use sample::Sample;
 use crate::gate;
 use crate::judgements::comparison::{
     Caveat, Comparison, ComparisonRow, ComparisonSide, Difference, FEWEST_BEYOND, FEWEST_REQUESTS, Judgement,
-    Metric, Quantile, SideChart,
+    Method, Metric, Quantile, SideChart,
 };
 use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
 use crate::statistics::exact;
@@ -101,7 +102,13 @@ pub fn checks(
 
 fn check(row: ComparisonRow, tolerance: f64) -> Option<Check> {
     // A figure that neither side has does not apply to these runs.
-    row.baseline.or(row.candidate)?;
+    let is_absent = match row.method {
+        Method::Unbounded { unbounded, windows } => unbounded == windows,
+        _ => row.baseline.or(row.candidate).is_none(),
+    };
+    if is_absent {
+        return None;
+    }
     let verdict = match row.verdict? {
         Judgement::Worse => CheckVerdict::Fail,
         Judgement::Better | Judgement::Same => CheckVerdict::Pass,

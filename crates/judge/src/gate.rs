@@ -12,6 +12,7 @@ mod known;
 mod part;
 mod planned;
 mod request_checks;
+mod rollout_checks;
 mod stage_checks;
 mod stream_checks;
 mod times;
@@ -60,7 +61,7 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
         let dropped = limits.dropped.iter();
         checks.extend(dropped.flat_map(|b| all.requests.cause("starts.dropped", Cause::NotReadyYet, *b)));
     }
-    checks.extend(expect.rollout.iter().flat_map(|bounds| times::rollout(result, *bounds)));
+    checks.extend(expect.rollout.iter().flat_map(|bounds| rollout_checks::rollout(result, *bounds)));
     checks.extend(part::of_parts(result, expect));
     checks.extend(expect.accounting.map(|expected| accounting(&result.requests, expected)));
     checks.extend(planned::check(result, expect));

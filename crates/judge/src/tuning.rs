@@ -33,7 +33,6 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{
     LostRequest, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
 };
-use rolldrop_explain::timeline::SIGKILLED;
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, SleepSearch};
@@ -465,7 +464,7 @@ pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
 
 /// Returns the time from SIGTERM until the slowest pod ended, in seconds; `None` if not known for every pod.
 pub fn stopping(result: &RunResult) -> Option<f64> {
-    result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
+    result.terminations.iter().map(|t| t.stopping_seconds).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
 }
 
 /// Returns the recommendation of the mode with the longest windows.
@@ -488,14 +487,4 @@ fn consumers(windows: &RunResult) -> Vec<ConsumerSleep> {
         }
     };
     all.into_iter().map(consumer).collect()
-}
-
-/// Returns the time from SIGTERM until a pod's containers ended; `None` if not seen, or cut short by SIGKILL.
-fn stopping_s(t: &Termination) -> Option<f64> {
-    if t.exit_code == Some(SIGKILLED) {
-        return None;
-    }
-    let at = |stage: Stage| t.timeline.get(&stage).copied();
-    let ended = at(Stage::AppExited).or(at(Stage::ContainersTerminated))?;
-    Some((ended - at(Stage::AppSigterm).unwrap_or(0.0)).max(0.0))
 }

@@ -4,10 +4,11 @@
 //! replaces an existing comment with the same marker so that each scenario has one comment.
 
 use super::check_words;
-use super::format::{count, counted, len, millis, percent, seconds_unit};
+use super::format::{count, counted, len, millis_unit, percent};
 use super::markdown::{self, escape, section, table};
 use super::words;
 use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult};
+use rolldrop_record::expect::LatencyFigure;
 
 /// Maximum size of the summary in bytes. GitHub accepts 65,536 characters, and the rest of a comment needs far less
 /// than the difference.
@@ -85,14 +86,14 @@ fn figures(out: &mut String, result: &RunResult) {
         percent(words::dropped_share(result)),
         count(requests.app_errors),
         count(len(result.terminations.len())),
-        seconds_unit(result.longest_outage_s),
+        words::longest_outage(result),
     ];
     for (name, part) in
         [("p99", result.latency_ms.steady), ("p99 while a pod ended", result.latency_ms.disrupted)]
     {
         if part.n > 0 {
             header.push(name);
-            row.push(format!("{} ms", millis(part.p99)));
+            row.push(words::latency_figure(&part, LatencyFigure::P99, millis_unit));
         }
     }
     table(out, &header, &[0, 1, 2, 3, 4, 5], [row]);
@@ -124,10 +125,13 @@ mod tests {
 
         | dropped | app errors | terminations | longest outage | p99 | p99 while a pod ended |
         | --: | --: | --: | --: | --: | --: |
-        | 0.27 % | 0 | 3 | 0.041 s | 4.43 ms | 7.09 ms |
+        | 0.267 % | 0 | 3 | 0.041 s | 4.43 ms | 7.09 ms |
         ");
         assert!(summary.contains("# rolldrop: naive-exit\n"), "{summary}");
         assert!(summary.ends_with("</details>\n\n"), "{summary}");
+        result.is_failing_at_end = true;
+        let open = "| at least 0.041 s (requests still failed when the load ended) |";
+        assert!(render(&result).contains(open), "{}", render(&result));
     }
 
     #[test]

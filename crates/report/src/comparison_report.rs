@@ -76,6 +76,7 @@ fn value(row: &RowText, value: Option<f64>) -> String {
     match row.unit {
         MetricUnit::Share => percent(value),
         MetricUnit::Count => plain(value),
+        MetricUnit::PerTermination => format!("{} per termination", plain(value)),
         MetricUnit::Seconds => seconds_unit(value),
         MetricUnit::Milliseconds => with_unit(millis(value), "ms"),
         MetricUnit::PerSecond => with_unit(plain(value), "/s"),

@@ -18,7 +18,7 @@ pub(super) use not_sent_words::reasons_in_words;
 use super::format::{count, counted, either};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::account::{BeatsState, ConsumerClock, Finding, Objection};
-use rolldrop_explain::model::figure_text::percent;
+use rolldrop_explain::model::figure_text::{percent, percent_up};
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 
@@ -131,15 +131,26 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
             if *is_last { "if it is still inconclusive, start a new run with more terminations" } else { "" },
         ),
         Finding::NoTermination { are_others_disrupted } => no_termination(*are_others_disrupted),
-        Finding::NothingLost { terminations, at_most } => words(
-            format!("no request was dropped in {}", counted(*terminations, "termination")),
-            format!(
-                "with 95 % confidence, at most {:.0} % of such terminations drop a request",
-                at_most * 100.0
-            ),
-            "measure more terminations for a tighter bound",
-        ),
+        Finding::NothingLost { terminations, independent, confidence, at_most } => {
+            nothing_lost(*terminations, *independent, (*confidence, *at_most))
+        }
     }
+}
+
+fn nothing_lost(terminations: u64, independent: u64, (confidence, at_most): (f64, f64)) -> Words {
+    let steps = match independent < terminations {
+        true => format!(", as the pods left the rules in {}", advice::steps(independent)),
+        false => String::new(),
+    };
+    words(
+        format!("no request was dropped in {}", counted(terminations, "termination")),
+        format!(
+            "with {} confidence, at most {} of such terminations drop a request{steps}",
+            percent(confidence),
+            percent_up(at_most)
+        ),
+        "measure more terminations for a tighter bound",
+    )
 }
 
 fn not_working(ok: u64, all: u64, most_frequent: Option<(Outcome, u64)>) -> Words {
@@ -152,12 +163,11 @@ fn not_working(ok: u64, all: u64, most_frequent: Option<(Outcome, u64)>) -> Word
     });
     words(
         format!(
-            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %; at least {:.0} % \
-             required)",
+            "the target does not work: {} of {} requests outside terminations succeeded ({}; at least {} required)",
             count(ok),
             count(all),
-            ok as f64 / all as f64 * 100.0,
-            OutsideCounts::WORKING_SHARE * 100.0
+            percent(ok as f64 / all as f64),
+            percent(OutsideCounts::WORKING_SHARE)
         ),
         why,
         "check the URL, path, method and expected statuses (load.success), and that the target answers before pods end",

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use rolldrop_explain::model::Bounded;
-pub(super) use rolldrop_explain::model::figure_text::{count, counted, either, len};
+pub(super) use rolldrop_explain::model::figure_text::{
+    NONE, count, counted, either, len, percent, percent_down, percent_up,
+};
 use rolldrop_record::Stamp;
-
-/// Text shown instead of a value that is missing or not finite.
-pub(super) const NONE: &str = "–";
 
 /// Formats a count with bounds: as one number if it is known exactly, otherwise as `3 to 9 (best estimate 5.2)`.
 pub(super) fn bounded(n: &Bounded) -> String {
@@ -76,6 +75,11 @@ pub(super) fn millis(value: f64) -> String {
     }
 }
 
+/// Formats milliseconds with the unit; returns [`NONE`] if the value is not finite.
+pub(super) fn millis_unit(value: f64) -> String {
+    with_unit(millis(value), "ms")
+}
+
 /// Formats a rate or a similar figure, with up to two decimals if it is not a whole number.
 pub(super) fn plain(value: f64) -> String {
     if !value.is_finite() {
@@ -86,19 +90,6 @@ pub(super) fn plain(value: f64) -> String {
     }
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Formats a share from 0 to 1 as a percentage: `0.27 %`.
-pub(super) fn percent(share: f64) -> String {
-    match share * 100.0 {
-        v if !v.is_finite() => NONE.to_owned(),
-        v if v == 0.0 || v >= 99.95 => format!("{v:.0} %"),
-        v if v < 0.01 => "less than 0.01 %".to_owned(),
-        v if v < 1.0 => format!("{v:.2} %"),
-        v if v < 10.0 => format!("{v:.1} %"),
-        v if v.fract() < 0.05 => format!("{v:.0} %"),
-        v => format!("{v:.1} %"),
-    }
 }
 
 /// Appends the unit to a formatted value, unless it is [`NONE`].
@@ -165,9 +156,8 @@ mod tests {
         assert_eq!([plain(300.0), plain(2.5), plain(12_000.0)], ["300", "2.5", "12,000"]);
         assert_eq!(
             [percent(0.0), percent(0.00267), percent(0.368), percent(1.0)],
-            ["0 %", "0.27 %", "36.8 %", "100 %"]
+            ["0 %", "0.267 %", "36.8 %", "100 %"]
         );
-        assert_eq!([percent(0.95), percent(0.00001)], ["95 %", "less than 0.01 %"]);
     }
 
     #[test]

@@ -342,14 +342,19 @@ fn latency(result: &RunResult) -> Markup {
     ];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![HtmlCell::head(name), HtmlCell::number(count(p.n))];
-        row.extend([p.p50, p.p90, p.p99, p.p99_9, p.max].map(|v| HtmlCell::number(millis(v))));
+        let figure = |figure| HtmlCell::number(words::latency_figure(&p, figure, millis));
+        row.extend(words::PERCENTILES.map(figure));
+        row.push(HtmlCell::number(millis(p.max)));
         row
     });
+    let parts = [&l.response, &l.service, &l.steady, &l.disrupted];
+    let missing = words::missing_figures(parts, &words::PERCENTILES, words::FEW_ANSWERS);
+    let missing = missing.map_or_else(String::new, |why| format!(" {why}."));
     let note = format!(
         "Milliseconds, of answered requests. Response time counts from the intended send time, service time from the \
          actual one, when connecting began or a request was written on an open connection. \
-         Longest time in which every request failed: {} s.",
-        seconds(result.longest_outage_s)
+         Longest time in which every request failed: {}.{missing}",
+        words::longest_outage(result)
     );
     table("Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows)
 }

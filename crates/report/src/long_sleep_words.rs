@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::format::{count, either, len, list, percent, seconds};
+use super::format::{count, either, len, list, percent, percent_down, seconds};
 use rolldrop_explain::count::sleep_evidence::LongSleep;
 
 /// Returns the sentences about a sleep that is longer than needed.
@@ -26,7 +26,7 @@ pub(super) fn long_sleep(sleep: &LongSleep) -> String {
              terminations count as independent evidence: their pods were last used at different times.",
             percent(sleep.confidence),
             sleep.enough_s,
-            percent(sleep.coverage),
+            percent_down(sleep.coverage),
             count(sleep.separate_ends),
             count(sleep.terminations)
         ),
@@ -99,7 +99,7 @@ mod tests {
             of(&[a, b], Some(&[a, b]), true),
             "the preStop sleep of 15 s is longer than needed: edge/deployment/envoy and edge/deployment/traefik used a pod \
              for at most 2.100 s after its deletion in 41 terminations during rollouts. With 95 % confidence, a preStop \
-             sleep of 4 s covers at least 91.6 % of such terminations. 34 of the 41 observed terminations count as \
+             sleep of 4 s covers at least 91.57 % of such terminations. 34 of the 41 observed terminations count as \
              independent evidence: their pods were last used at different times."
         );
         let begin =

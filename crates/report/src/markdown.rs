@@ -5,7 +5,7 @@ mod stream_tables;
 use std::fmt::Write as _;
 
 use super::check_words;
-use super::format::{bounded, count, counted, len, millis, or_none, seconds};
+use super::format::{bounded, count, counted, len, millis_unit, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{RunResult, Termination};
 
@@ -77,7 +77,7 @@ fn terminations(out: &mut String, result: &RunResult) {
         rows,
     );
     if order.len() > LISTED {
-        section(out, &format!("{}, which lost fewer.", counted(len(order.len() - LISTED), "more pod")));
+        section(out, &format!("{}.", words::further(order.len() - LISTED, order[LISTED - 1])));
     }
     let groups: Vec<String> =
         words::groups(result).iter().map(|group| format!("- {}", escape(group))).collect();
@@ -137,10 +137,15 @@ fn latency(out: &mut String, result: &RunResult) {
     let rows = [("steady", latencies.steady), ("while a pod ended", latencies.disrupted)];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![name.to_owned(), count(p.n)];
-        row.extend([p.p50, p.p90, p.p99, p.p99_9, p.max].map(|v| format!("{} ms", millis(v))));
+        row.extend(words::PERCENTILES.map(|figure| words::latency_figure(&p, figure, millis_unit)));
+        row.push(millis_unit(p.max));
         row
     });
     table(out, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], &[1, 2, 3, 4, 5, 6], rows);
+    let parts = [&latencies.steady, &latencies.disrupted];
+    if let Some(why) = words::missing_figures(parts, &words::PERCENTILES, words::FEW_ANSWERS) {
+        section(out, &format!("{why}."));
+    }
 }
 
 fn findings(out: &mut String, result: &RunResult) {

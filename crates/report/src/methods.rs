@@ -1,7 +1,7 @@
 //! Puts the figures of a comparison, and how they were judged, into words.
 
 use crate::finding_words::unbounded_words::unbounded_of;
-use crate::format::{count, len};
+use crate::format::{count, counted, len, percent, percent_up};
 use rolldrop_judge::judgements::comparison::{
     ComparisonRow, DisjointLatencies, FEWEST_BEYOND, Method, Metric, MetricUnit, Proportion,
 };
@@ -38,8 +38,9 @@ const fn units(mode: Mode) -> &'static str {
 /// Formats a value with its unit.
 pub(crate) fn write(unit: MetricUnit, value: f64) -> String {
     match unit {
-        MetricUnit::Share => format!("{:.2} %", value * 100.0),
+        MetricUnit::Share => percent(value),
         MetricUnit::Count => format!("{value:.2}"),
+        MetricUnit::PerTermination => format!("{value:.2} per termination"),
         MetricUnit::Seconds => format!("{value:.3} s"),
         MetricUnit::Milliseconds => format!("{value:.2} ms"),
         MetricUnit::PerSecond => format!("{value:.1}/s"),
@@ -73,12 +74,18 @@ fn method(method: &Method) -> String {
     let hits = |[a, b]: [Proportion; 2]| format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n);
     let over = |[a, b]: [usize; 2], block_s: f64| format!("{a} and {b} blocks of {block_s:.1} s");
     match *method {
-        Method::Totals(sides) => format!("{}; test of totals", requests(sides)),
+        Method::Totals { hits, terminations: None } => format!("{}; test of totals", requests(hits)),
+        Method::Totals { hits: [a, b], terminations: Some([ended_a, ended_b]) } => {
+            let side = |of: Proportion, ended| {
+                format!("{} of {} ({})", count(of.hits), count(of.n), counted(ended, "termination"))
+            };
+            format!("{}, then {}; test of totals", side(a, ended_a), side(b, ended_b))
+        }
         Method::ByTermination(sides) => format!("{}; judged by termination", requests(sides)),
         Method::NoneLost { blocks, block_s, missed } => format!(
-            "neither side lost any; over {}, losses in up to {:.1} % of them may have been missed",
+            "neither side lost any; over {}, losses in up to {} of them may have been missed",
             over(blocks, block_s),
-            100.0 * missed
+            percent_up(missed)
         ),
         Method::LostTogether { block_s, needed_s } => format!(
             "requests were lost in bursts of about {block_s:.1} s; each side needs at least {needed_s:.0} s"
@@ -98,6 +105,7 @@ fn method(method: &Method) -> String {
         Method::WindowPermutation { windows: [a, b] } => {
             format!("mean upper bounds; permutation test over {a} and {b}")
         }
+        Method::Unbounded { unbounded: 0, .. } => "one side has no window".to_owned(),
         Method::Unbounded { unbounded, windows } => unbounded_of(len(unbounded), len(windows)),
         Method::FewBeyond(beyond) => {
             format!(
@@ -164,6 +172,11 @@ mod tests {
             method(&Method::NoneLost { blocks: [30, 40], block_s: 0.1, missed: 0.095 }),
             "neither side lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
         );
+        assert_eq!(
+            method(&Method::Unbounded { unbounded: 9, windows: 20 }),
+            "9 of 20 windows have no upper bound"
+        );
+        assert_eq!(method(&Method::Unbounded { unbounded: 0, windows: 20 }), "one side has no window");
         let apart = method(&Method::Apart(DisjointLatencies { faster_ms: 1.5, slower_ms: 3.0 }));
         assert!(apart.contains("do not overlap: 99 % were at most 1.50 ms on one side"), "{apart}");
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::format::{count, counted, len};
-use rolldrop_explain::model::figure_text::percent;
+use rolldrop_explain::model::figure_text::{percent, percent_down};
 use rolldrop_explain::model::{MissingShare, PredictedCut};
 use rolldrop_judge::prediction::{
     CutUnknown, Estimate, Forecast, FurtherCut, MeanCut, NoPrediction, StreamPrediction,
@@ -136,8 +136,8 @@ fn mean_text(mean: &MeanCut) -> String {
 
 fn missing_text(missing: Option<MissingShare>) -> String {
     match missing {
-        Some(MissingShare::Exactly(share)) => format!("{:.1} %", 100.0 * share),
-        Some(MissingShare::AtLeast(share)) => format!("at least {:.1} %", 100.0 * share),
+        Some(MissingShare::Exactly(share)) => percent(share),
+        Some(MissingShare::AtLeast(share)) => format!("at least {}", percent_down(share)),
         None => "an unknown share".to_owned(),
     }
 }
@@ -261,7 +261,7 @@ mod tests {
         let missing = Some(MissingShare::AtLeast(0.25));
         let growing = refusal(&NoPrediction::StillGrowing { after_s: 8.0, missing });
         assert!(
-            growing.contains("at least 25.0 % of it was missing") && growing.contains("run longer"),
+            growing.contains("at least 25 % of it was missing") && growing.contains("run longer"),
             "{growing}"
         );
     }

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use rolldrop_explain::model::{CheckVerdict, Percentiles, RunResult};
+use rolldrop_explain::model::{CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 use rolldrop_record::metrics_text::label;
 
@@ -99,7 +99,7 @@ fn requests(page: &mut MetricsPage<'_>, result: &RunResult) {
     page.one("load_duration_seconds", "Duration of the load.", result.load.duration_s);
     page.one(
         "longest_outage_seconds",
-        "Longest time in which every request failed.",
+        "Longest time in which every request failed; a lower bound if requests still failed when the load ended.",
         result.longest_outage_s,
     );
 }
@@ -124,9 +124,10 @@ fn latencies(page: &mut MetricsPage<'_>, result: &RunResult) {
     let parts =
         [("all", all), ("steady", &result.latency_ms.steady), ("disrupted", &result.latency_ms.disrupted)];
     let values = parts.into_iter().filter(|(_, part)| part.n > 0).flat_map(|(name, part)| {
-        let Percentiles { p50, p90, p99, p99_9, .. } = *part;
-        let percentiles = [("50", p50), ("90", p90), ("99", p99), ("99.9", p99_9)];
-        percentiles.map(|(percentile, ms)| (vec![("part", name), ("percentile", percentile)], ms / 1000.0))
+        let figures = words::PERCENTILES.into_iter().zip(["50", "90", "99", "99.9"]);
+        figures.filter_map(move |(figure, percentile)| {
+            Some((vec![("part", name), ("percentile", percentile)], part.known(figure)? / 1000.0))
+        })
     });
     let (what, _) = words::latency(&result.load);
     let help =

@@ -272,6 +272,7 @@ impl SampleAnalysis {
             recommendation: Vec::new(),
             what_if: Vec::new(),
             longest_outage_s: 0.041,
+            is_failing_at_end: false,
             findings: Vec::new(),
             checks: Vec::new(),
             looks: None,
@@ -341,6 +342,7 @@ impl SampleAnalysis {
             exit_code: Some(0),
             killed_at_grace_end: Some(false),
             failed_hooks: Some(BTreeSet::new()),
+            stopping_seconds: Some(shape.exit - shape.sleep),
             windows: vec![Window {
                 consumer: CONSUMER.into(),
                 lower_s: Some(shape.window),

@@ -1,6 +1,7 @@
 //! The contents of the section on streams, for all formats. Runs without streams have no such section.
 
-use super::format::{NONE, count, counted, len, list, millis, or_none, plain, seconds_unit};
+use super::format::{NONE, count, counted, len, list, millis_unit, or_none, plain, seconds_unit};
+use super::words;
 use rolldrop_explain::model::{
     Percentiles, PredictedCut, PredictedMean, RunResult, SettingsOrigin, StreamEnds, StreamPhase,
     StreamResult, Termination, TerminationStreams,
@@ -160,14 +161,14 @@ pub(super) fn unnamed(result: &RunResult) -> Option<&'static str> {
 
 /// Describes the terminations that are not listed.
 pub(super) fn more(left_out: usize) -> Option<String> {
-    (left_out > 0).then(|| format!("and {} with fewer cut streams", counted(len(left_out), "more pod")))
+    (left_out > 0).then(|| format!("and {} with no more cut streams", counted(len(left_out), "more pod")))
 }
 
-/// Returns the table rows for first events and gaps.
-pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
+/// Returns the names and values of the table rows for first events and gaps.
+fn named_times(streams: &StreamResult) -> Vec<(&'static str, Percentiles)> {
     let (first, longest) = (&streams.first_event_ms, &streams.longest_gap_ms);
     let gap = streams.gap_ms.unwrap_or_default();
-    let rows: [(&str, Percentiles); 6] = [
+    let mut rows = vec![
         ("first event, steady", first.steady),
         ("first event, while a pod ended", first.disrupted),
         ("between events, steady", gap.steady),
@@ -175,12 +176,24 @@ pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
         ("longest gap, steady", longest.steady),
         ("longest gap, while a pod ended", longest.disrupted),
     ];
-    let rows = rows.into_iter().filter(|(_, p)| p.n > 0);
-    rows.map(|(name, p)| {
-        let [p50, p99] = [p.p50, p.p99].map(|ms| format!("{} ms", millis(ms)));
+    rows.retain(|(_, p)| p.n > 0);
+    rows
+}
+
+/// Returns the table rows for first events and gaps.
+pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
+    let row = |(name, p): (&str, Percentiles)| {
+        let [p50, p99] = words::FEW_PERCENTILES.map(|figure| words::latency_figure(&p, figure, millis_unit));
         [name.to_owned(), count(p.n), p50, p99]
-    })
-    .collect()
+    };
+    named_times(streams).into_iter().map(row).collect()
+}
+
+/// Explains the times that the table lacks, if any.
+pub(super) fn missing_times(streams: &StreamResult) -> Option<String> {
+    let rows = named_times(streams);
+    let values = rows.iter().map(|(_, p)| p);
+    words::missing_figures(values, &words::FEW_PERCENTILES, "there are too few values")
 }
 
 #[cfg(test)]
@@ -239,8 +252,42 @@ mod tests {
     fn times_include_recorded_gaps() {
         let disrupted = Percentiles { n: 7, p50: 100.0, p99: 900.0, ..Percentiles::default() };
         let gap_ms = Some(StreamTimes { disrupted, ..StreamTimes::default() });
-        let rows = times(&StreamResult { gap_ms, ..StreamResult::default() });
-        assert_eq!(rows, [["between events, while a pod ended", "7", "100 ms", "900 ms"]]);
+        let streams = StreamResult { gap_ms, ..StreamResult::default() };
+        assert_eq!(times(&streams), [["between events, while a pod ended", "7", "100 ms", "–"]]);
+    }
+
+    #[test]
+    fn missing_times_are_explained_once() {
+        let with = |first: u64, gaps: u64| {
+            let of = |n| StreamTimes {
+                steady: Percentiles { n, ..Percentiles::default() },
+                ..StreamTimes::default()
+            };
+            StreamResult { first_event_ms: of(first), longest_gap_ms: of(gaps), ..StreamResult::default() }
+        };
+        let few = "– where there are too few values: p99 needs 100";
+        assert_eq!(missing_times(&with(99, 2)).as_deref(), Some(few));
+        let one = "– where there are too few values: p50 needs 2 and p99 needs 100";
+        assert_eq!(missing_times(&with(1, 500)).as_deref(), Some(one));
+        for without_dashes in [with(100, 500), with(0, 0)] {
+            assert_eq!(missing_times(&without_dashes), None);
+        }
+    }
+
+    #[test]
+    fn every_format_explains_missing_times() {
+        let few = "– where there are too few values: p99 needs 100";
+        for (n, is_told) in [(100, false), (99, true)] {
+            let mut analysis = samples::streams();
+            let steady = Percentiles { n, ..Percentiles::default() };
+            let streams = analysis.result.streams.as_mut().unwrap();
+            streams.first_event_ms = StreamTimes { steady, ..StreamTimes::default() };
+            (streams.gap_ms, streams.longest_gap_ms) = Default::default();
+            let text = crate::text(&analysis, &crate::TextOptions::default());
+            for text in [text, crate::markdown(&analysis), crate::html(&analysis, &[])] {
+                assert_eq!(text.contains(few), is_told, "{text}");
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod stream_lines;
 
 use super::check_words;
-use super::format::{count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, wrap};
+use super::format::{count, counted, len, list, millis, millis_unit, or_none, percent, seconds_unit, wrap};
 use super::words::{self, Remedy};
 use rolldrop_canvas::shorten;
 use rolldrop_explain::model::{
@@ -198,7 +198,7 @@ fn terminations(page: &mut TextPage, result: &RunResult) {
         page.line(&format!("  {:width$}  {line}", shorten(name, width)));
     }
     if order.len() > LISTED {
-        page.line(&format!("  and {}, which lost fewer", counted(len(order.len() - LISTED), "more pod")));
+        page.line(&format!("  and {}", words::further(order.len() - LISTED, order[LISTED - 1])));
     }
     for (i, group) in words::groups(result).iter().enumerate() {
         page.paragraph(if i == 0 { "  shared" } else { "" }, 9, None, group);
@@ -247,13 +247,18 @@ fn latency(page: &mut TextPage, result: &RunResult) {
     page.line(&format!("  {:<26}  {:>9}  {:>11}  {:>11}  {:>11}", "", "requests", "p50", "p99", "max"));
     let rows = [("steady", latencies.steady), ("while a pod ended", latencies.disrupted)];
     for (name, p) in rows.into_iter().filter(|(_, p)| p.n > 0) {
-        let [p50, p99, max] = [p.p50, p.p99, p.max].map(|v| format!("{} ms", millis(v)));
+        let [p50, p99] = words::FEW_PERCENTILES.map(|figure| words::latency_figure(&p, figure, millis_unit));
+        let max = millis_unit(p.max);
         page.line(&format!("  {name:<26}  {:>9}  {p50:>11}  {p99:>11}  {max:>11}", count(p.n)));
+    }
+    let parts = rows.iter().map(|(_, p)| p);
+    if let Some(why) = words::missing_figures(parts, &words::FEW_PERCENTILES, words::FEW_ANSWERS) {
+        page.paragraph("", 2, None, &why);
     }
     if result.longest_outage_s > 0.0 {
         page.line(&format!(
-            "  longest time in which every request failed: {} s",
-            seconds(result.longest_outage_s)
+            "  longest time in which every request failed: {}",
+            words::longest_outage(result)
         ));
     }
 }

@@ -422,6 +422,25 @@ fn reports_handle_non_finite_numbers() {
 const SCHEMA: &str = include_str!("../../../docs/result.schema.json");
 
 #[test]
+fn percentiles_of_few_requests_are_unknown() {
+    let mut analysis = samples::naive_exit();
+    analysis.result.latency_ms.disrupted.n = 40;
+    let result = &analysis.result;
+    let why = "– where too few requests were answered: p99 needs 100";
+    let text = plain_text(&analysis);
+    assert!(text.contains(why), "{text}");
+    for page in [markdown::render(result), html::render(result, &[])] {
+        assert!(page.contains(&format!("{why} and p99.9 needs 1,000.")), "{page}");
+    }
+    assert!(comment::render(result).contains(" | 4.43 ms | – |"), "{}", comment::render(result));
+    let metrics = prometheus::render(result);
+    for (percentile, is_shown) in [("90", true), ("99", false)] {
+        let series = format!("part=\"disrupted\",percentile=\"{percentile}\"");
+        assert_eq!(metrics.contains(&series), is_shown, "{metrics}");
+    }
+}
+
+#[test]
 fn every_result_matches_schema() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     for (name, analysis) in every_sample() {
@@ -500,7 +519,7 @@ fn comparison_renders_in_every_format() {
 
     FIGURES   95 % intervals; 5 % chance of any false alarm; changes within 5 % count as the same
       figure             baseline      now                     change  verdict
-      dropped requests        0 %   0.27 %                          –  –
+      dropped requests        0 %  0.267 %                          –  –
       response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same
       response time p99   9.00 ms  12.1 ms     +34 % (+20 % to +51 %)  worse
 

@@ -2,7 +2,7 @@
 
 pub mod decision_words;
 
-use super::format::{count, counted, len, list, percent, seconds_unit};
+use super::format::{count, counted, len, list, percent, percent_down, seconds_unit};
 use super::markdown::{escape, section, table};
 use super::summary::{Paint, TextPage, columns};
 use super::words::sentence;
@@ -117,7 +117,7 @@ fn basis(step: &TuningStep) -> String {
     format!(
         "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save{aside} ({}).{scope}",
         percent(step.confidence),
-        percent(step.coverage),
+        percent_down(step.coverage),
         decision_words::units(Units::of_step(step)),
     )
 }

@@ -9,7 +9,7 @@ use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
 use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadTraffic};
 use rolldrop_explain::model::account::{BeatsState, Objection};
-use rolldrop_explain::model::{ContainerEnd, LogGap, WatchedTermination};
+use rolldrop_explain::model::{Bounded, ContainerEnd, LogGap, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
 
 /// Width of the sentences below the ranking.
@@ -326,7 +326,8 @@ fn cells(of: &RankedWorkload, has_traffic: bool) -> Vec<String> {
     let unknown = || UNKNOWN.to_owned();
     let share = |share: Option<f64>| share.map_or_else(unknown, percent);
     let traffic = of.traffic.as_ref();
-    let of_requests = [traffic.map(|traffic| range(&traffic.lost)), traffic.map(streams_cut)];
+    let of_requests =
+        [traffic.map(|traffic| lost(of, traffic)), traffic.map(|traffic| streams_cut(of, traffic))];
     let of_requests = of_requests.into_iter().filter(|_| has_traffic);
     let mut cells = vec![shown::one_line(&name(of)).into_owned(), count(of.terminations)];
     cells.extend(of_requests.map(|cell| cell.unwrap_or_else(unknown)));
@@ -342,11 +343,21 @@ fn cells(of: &RankedWorkload, has_traffic: bool) -> Vec<String> {
     cells
 }
 
-fn streams_cut(traffic: &WorkloadTraffic) -> String {
-    match (traffic.streams_cut_unknown, traffic.streams_cut.at_least) {
-        (0, _) => range(&traffic.streams_cut),
-        (_, 0) => UNKNOWN.to_owned(),
-        (_, least) => format!("at least {}", count(least)),
+/// Returns the number of a workload's lost requests.
+pub(super) fn lost(of: &RankedWorkload, traffic: &WorkloadTraffic) -> String {
+    seen(&traffic.lost, traffic.not_observable == 0 && traffic.is_whole(of.terminations))
+}
+
+fn streams_cut(of: &RankedWorkload, traffic: &WorkloadTraffic) -> String {
+    seen(&traffic.streams_cut, traffic.streams_cut_unknown == 0 && traffic.is_whole(of.terminations))
+}
+
+/// Formats a count with bounds; if there may have been more than were seen, only the lower bound.
+fn seen(n: &Bounded, are_all: bool) -> String {
+    match (are_all, n.at_least) {
+        (true, _) => range(n),
+        (false, 0) => UNKNOWN.to_owned(),
+        (false, least) => format!("at least {}", count(least)),
     }
 }
 
@@ -382,7 +393,7 @@ pub(super) fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
 fn failures(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
     let (name, graces) = (name(of), graces(of));
     let of_all = |n: u64| format!("{} of {}", count(n), counted(of.terminations, "pod"));
-    let lost = of.traffic.as_ref().and_then(|traffic| workload_traffic(&name, traffic));
+    let lost = of.traffic.as_ref().and_then(|traffic| workload_traffic(&name, traffic, of.terminations));
     let mut remedies: Vec<WorkloadRemedy> = lost
         .into_iter()
         .map(|sentence| WorkloadRemedy { reason: "RequestsLost", sentence, command: None })
@@ -523,7 +534,7 @@ pub(super) mod tests {
         assert_eq!(
             text(unknown.clone()),
             "2026-01-02T15:04:05Z shop/web-7d9f-x (no controller): deleted by an unknown client; ended 2.4 s into its \
-             grace period of 30 s, 8.0 % of it (it is unknown whether it was killed)\n"
+             grace period of 30 s, 8 % of it (it is unknown whether it was killed)\n"
         );
         let unseen = WatchedTermination { grace_use: None, ended_ns: None, ..unknown };
         assert!(text(unseen).ends_with("; the end of its containers was not seen\n"));
@@ -556,7 +567,7 @@ pub(super) mod tests {
         for part in [
             "16 terminations of 4 workloads from 2026-01-02T15:04:05Z",
             "1 pod still terminating",
-            "shop Deployment web 4 3 0 0 0 30 s 5.0 % 101 %",
+            "shop Deployment web 4 3 0 0 0 30 s 5 % 101 %",
             "shop Deployment web: 3 of 4 pods killed at the end of the grace period (30 s). Check that the app exits",
             "shop Deployment sleepy: 2 of 4 pods killed at the end of the grace period (30 s). The preStop sleep left",
             "shop Deployment hooked: 1 of 4 pods had a failing preStop hook.",
@@ -587,6 +598,31 @@ pub(super) mod tests {
         assert_eq!(row(cut(some, none, 1)), "7, unknown");
         assert_eq!(row(cut(some, Bounded { at_most: 9, ..some }, 1)), "7, at least 7");
         assert_eq!(row(cut(some, Bounded { at_least: 3, ..some }, 0)), "7, 3 to 7");
+    }
+
+    #[test]
+    fn ranking_never_shows_unseen_losses_as_zero() {
+        let whole = |n| WorkloadTraffic {
+            terminations: 3,
+            lost: Bounded::exactly(n),
+            streams_cut: Bounded::exactly(n),
+            ..WorkloadTraffic::default()
+        };
+        let row = |traffic: WorkloadTraffic| {
+            let of = RankedWorkload { traffic: Some(traffic), terminations: 3, ..RankedWorkload::default() };
+            cells(&of, true)[2..4].join(", ")
+        };
+        assert_eq!([0, 5].map(|n| row(whole(n))), ["0, 0", "5, 5"]);
+        assert_eq!(
+            [0, 5].map(|n| row(WorkloadTraffic { with_gaps: 1, ..whole(n) })),
+            ["unknown, unknown", "at least 5, at least 5"]
+        );
+        assert_eq!(row(WorkloadTraffic { not_observable: 2, ..whole(0) }), "unknown, 0");
+        assert_eq!(
+            row(WorkloadTraffic { terminations: 2, ..whole(0) }),
+            "unknown, unknown",
+            "one is in no log"
+        );
     }
 
     #[test]

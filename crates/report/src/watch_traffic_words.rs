@@ -8,7 +8,7 @@ use rolldrop_explain::model::{
     WatchedTermination, Window,
 };
 
-use super::format::{bounded, count, counted, list, seconds};
+use super::format::{bounded, count, counted, either, list, seconds};
 
 /// Causes of losses that a longer preStop sleep avoids.
 const AVOIDED_BY_SLEEP: [Cause; 3] =
@@ -129,14 +129,15 @@ fn window(end: &WatchedTermination, window: &Window) -> Option<String> {
 }
 
 /// Returns the sentences that follow from a workload's lost requests.
-pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<String> {
+pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic, terminations: u64) -> Option<String> {
     if traffic.lost.at_most == 0 {
         return None;
     }
     let mut sentences = vec![format!(
-        "{name}: {} of {} were lost at {}.",
+        "{name}: {} of {} {} lost at {}.",
         bounded(&traffic.lost),
         requests(traffic.requests, &traffic.by_services),
+        either(traffic.lost.at_most, "was", "were"),
         counted(traffic.terminations, "terminating pod")
     )];
     if traffic.streams_cut.at_most > 0 {
@@ -155,8 +156,9 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
             "For {unknown} of the terminations, it is not known which requests retries saved."
         ));
     }
-    if traffic.background.at_most > 0 {
-        let expected = bounded(&traffic.background);
+    let background = traffic.background.limits();
+    if background.at_most > 0 {
+        let expected = bounded(&background);
         sentences.push(format!("Without terminations, {expected} would be expected."));
     }
     if traffic.lost_without_background > 0 {
@@ -170,6 +172,14 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
         sentences.push(format!(
             "For {gaps} of the terminations, not all requests are known: losses may be missing."
         ));
+    }
+    if traffic.not_observable > 0 {
+        let unknown = counted(traffic.not_observable, "request");
+        sentences.push(format!("It is not known what became of {unknown}."));
+    }
+    if traffic.terminations < terminations {
+        let unseen = counted(terminations - traffic.terminations, "more pod");
+        sentences.push(format!("The logs do not name {unseen} that terminated: losses may be missing."));
     }
     if let Some(named) = named_services(&traffic.by_services) {
         let named = named.replacen("the log", "The log", 1);
@@ -361,7 +371,7 @@ mod tests {
         assert_eq!(termination_traffic(&dated(false), &none)[0], "lost none of up to 120 requests");
         let workload = WorkloadTraffic { terminations: 2, lost, by_services, ..WorkloadTraffic::default() };
         assert_eq!(
-            workload_traffic("web", &workload).unwrap(),
+            workload_traffic("web", &workload, workload.terminations).unwrap(),
             "web: up to 4 (best estimate 3.5) of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
              not its pods: losses are matched by time alone, and it is not known for how long a pod was used. \
              docs/access-logs.md has the settings with which gateways log pods' addresses."
@@ -482,7 +492,7 @@ mod tests {
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
             (lost(Cause::RefusedWhileEnding, None), "serve normally until gateways"),
         ] {
-            let text = workload_traffic("shop Deployment web", &traffic).unwrap();
+            let text = workload_traffic("shop Deployment web", &traffic, traffic.terminations).unwrap();
             assert!(
                 text.starts_with(
                     "shop Deployment web: 31 of 4,102 requests were lost at 10 terminating pods."
@@ -491,10 +501,10 @@ mod tests {
             assert!(text.contains(part), "{part}\n{text}");
         }
         let usual = WorkloadTraffic {
-            background: Bounded { at_least: 20, at_most: 40, estimate: 30.0 },
+            background: Bounded { at_least: 20, at_most: 40, estimate: 30.0 }.into(),
             ..lost(dead, Some(longest(None, None)))
         };
-        let text = workload_traffic("web", &usual).unwrap();
+        let text = workload_traffic("web", &usual, usual.terminations).unwrap();
         assert!(
             text.contains("20 to 40 (best estimate 30.0) would be expected") && !text.contains("sleep"),
             "{text}"
@@ -504,10 +514,26 @@ mod tests {
             lost_without_background: 60,
             ..lost(dead, Some(longest(None, None)))
         };
-        let text = workload_traffic("web", &unknown).unwrap();
+        let text = workload_traffic("web", &unknown, unknown.terminations).unwrap();
         let part = "For 2 of the terminations, it is not known how many would be lost without them.";
         assert!(text.contains(part) && text.contains("sleep"), "{text}");
-        assert_eq!(workload_traffic("web", &WorkloadTraffic::default()), None);
+        assert_eq!(workload_traffic("web", &WorkloadTraffic::default(), 0), None);
+    }
+
+    #[test]
+    fn workload_sentence_states_unseen_losses() {
+        let one = WorkloadTraffic {
+            terminations: 2,
+            requests: 40,
+            lost: Bounded::exactly(1),
+            not_observable: 3,
+            ..WorkloadTraffic::default()
+        };
+        assert_eq!(
+            workload_traffic("web", &one, 3).unwrap(),
+            "web: 1 of 40 requests was lost at 2 terminating pods. It is not known what became of 3 requests. The logs \
+             do not name 1 more pod that terminated: losses may be missing."
+        );
     }
 
     #[test]
@@ -527,7 +553,7 @@ mod tests {
                 by_cause: BTreeMap::from([(Cause::KilledInFlight, lost)]),
                 ..WorkloadTraffic::default()
             };
-            let text = workload_traffic("web", &traffic).unwrap();
+            let text = workload_traffic("web", &traffic, traffic.terminations).unwrap();
             assert_eq!([streams, in_flight].map(|part| text.contains(part)), parts, "{text}");
             let said = format!(" Streams cut among them: {}.", bounded(&cut));
             assert_eq!(text.contains(&said), parts[0], "{text}");

@@ -6,19 +6,20 @@ mod standing_words;
 use std::collections::BTreeMap;
 
 pub(super) use loss_words::{
-    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, groups, most_lost_first,
-    whereabouts,
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, further, groups,
+    most_lost_first, whereabouts,
 };
 pub(super) use standing_words::{by_verdict, checks_with, dropped_share, standing, undecided};
 
 pub(super) use super::finding_words::manner;
 use super::finding_words::{reasons_in_words, rests_on, sleep_in_words};
-use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
+use super::format::{self, count, counted, either, len, list, percent, percent_down, seconds, seconds_unit};
 use rolldrop_explain::model::{
-    LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,
-    WindowSummary,
+    LoadResult, Mode, Percentiles, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window,
+    WindowBasis, WindowSummary,
 };
 use rolldrop_record::EndCause;
+use rolldrop_record::expect::LatencyFigure;
 use rolldrop_record::service_proxy::ProxyEvidence;
 use rolldrop_record::{Cause, Outcome};
 
@@ -44,12 +45,22 @@ pub(super) fn lost(result: &RunResult) -> String {
 }
 
 /// Describes how many requests were answered with 5xx by terminating pods, or while pods were terminating; `None` if
-/// there were none.
+/// there were none, or no more than while no pod ends.
 pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
-    let n = result.requests.app_errors_while_ending;
+    let reached = result.terminations.iter().map(|t| t.requests.seen).sum();
+    let n = result.requests.errors_of_ends(reached);
     let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
     let who = if named == n { "by terminating pods" } else { "while pods were terminating" };
     (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
+}
+
+/// States the longest outage; a lower bound if no request succeeded after it.
+pub(super) fn longest_outage(result: &RunResult) -> String {
+    let lasted = seconds_unit(result.longest_outage_s);
+    match result.is_failing_at_end {
+        true => format!("at least {lasted} (requests still failed when the load ended)"),
+        false => lasted,
+    }
 }
 
 /// Returns the name of a load's latencies, and the time from which they are measured.
@@ -58,6 +69,34 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
         false => ("response time", "from the intended send time"),
         true => ("service time", "from the actual send time; a closed loop has no other"),
     }
+}
+
+/// Percentiles that reports list, and those for which there is room in a terminal.
+pub(super) const PERCENTILES: [LatencyFigure; 4] =
+    [LatencyFigure::P50, LatencyFigure::P90, LatencyFigure::P99, LatencyFigure::P99_9];
+pub(super) const FEW_PERCENTILES: [LatencyFigure; 2] = [LatencyFigure::P50, LatencyFigure::P99];
+
+/// Reason why a latency figure is missing.
+pub(super) const FEW_ANSWERS: &str = "too few requests were answered";
+
+/// Formats a latency figure with `in_words`, or returns [`format::NONE`] if too few requests were answered for it.
+pub(super) fn latency_figure(p: &Percentiles, figure: LatencyFigure, in_words: fn(f64) -> String) -> String {
+    format::or_none(p.known(figure), in_words)
+}
+
+/// Explains the figures that these parts lack, if any. `why` is the reason in words, without the numbers.
+pub(super) fn missing_figures<'a>(
+    parts: impl IntoIterator<Item = &'a Percentiles>,
+    figures: &[LatencyFigure],
+    why: &str,
+) -> Option<String> {
+    let lacks = |p: &Percentiles, figure: LatencyFigure| p.n > 0 && p.known(figure).is_none();
+    let parts: Vec<&Percentiles> = parts.into_iter().collect();
+    let missing = figures.iter().filter(|figure| parts.iter().any(|p| lacks(p, **figure)));
+    let needs: Vec<String> =
+        missing.map(|figure| format!("{figure} needs {}", count(Percentiles::fewest(*figure)))).collect();
+    let needs: Vec<String> = needs.into_iter().map(|need| need.replace("p99_9", "p99.9")).collect();
+    (!needs.is_empty()).then(|| format!("{} where {why}: {}", format::NONE, list(&needs)))
 }
 
 /// Lists the causes of dropped requests on one line, most frequent first.
@@ -350,7 +389,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                 "Recommended for pods that end {of}: preStop sleep {sleep} s{grace}. With {} confidence it covers at \
                  least {} of future terminations like these ({}).",
                 percent(rec.confidence),
-                percent(rec.coverage),
+                percent_down(rec.coverage),
                 rests_on(rec)
             ));
             out.push(sentence(&rec.basis));

@@ -159,8 +159,9 @@ fn explanation_quotes_docs() {
       judged by  observed; a share: bounds
 
       A run that loses nothing shows how rare a fault must be to stay unseen. The check of dropped
-      states it: "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the
-      runs with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
+      states it: "a fault that loses requests in at least 9.82 % of the terminations shows in 95 % of
+      the runs with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson). Pods that left the rules
+      in one step count once.
 
       More: docs/expect.md
 

@@ -35,7 +35,8 @@ Examples:
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
 
 Exit status: 0 measured, whatever the result; 1 a --fail-on limit was exceeded; 2 nothing measured;
-3 with --fail-on, if this was not the load you asked for; 130 interrupted.";
+3 with --fail-on, if this was not the load you asked for, or too few requests were answered for a
+percentile; 130 interrupted.";
 
 /// Headings for groups of options in `--help`. The most used options have no heading.
 const REQUEST: &str = "Requests";

@@ -120,8 +120,10 @@ fn nothing_lost(known: FindingsInput<'_>) -> Option<Finding> {
         return Some(Finding::NoTermination { are_others_disrupted });
     }
     (known.requests.lost() + known.requests.app_errors_while_ending == 0).then(|| {
-        let at_most = crate::math::stats::share_upper(0, terminations, 0.95);
-        Finding::NothingLost { terminations, at_most }
+        let independent = len(Recommendation::independent_ends(known.recommendation)).max(1);
+        let confidence = 1.0 - known.timeline.alpha();
+        let at_most = crate::math::stats::share_upper(0, independent, confidence);
+        Finding::NothingLost { terminations, independent, confidence, at_most }
     })
 }
 

@@ -11,7 +11,7 @@ use crate::model::{
     LossGroup, Mode, Recommendation, SleepNeeded, Termination, TerminationCandidate, Verdict, WhatIf, Window,
     WindowSummary, apart, lasted_at_least_s,
 };
-use crate::timeline::{PodEnd, SIGKILLED, Timeline};
+use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Stamp};
 
@@ -34,17 +34,19 @@ pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
     groups
         .into_iter()
         .map(|((mode, consumer), windows)| {
-            let mut upper: Vec<f64> = windows.iter().filter_map(|w| w.upper_s).collect();
+            // A window without an upper bound may be the longest.
+            let mut upper: Vec<f64> = windows.iter().map(|w| w.upper_s.unwrap_or(f64::INFINITY)).collect();
             upper.sort_by(f64::total_cmp);
+            let quantile = |p| stats::nearest_rank(&upper, p).filter(|s| s.is_finite());
             let lower = || windows.iter().filter_map(|w| w.lower_s);
             WindowSummary {
                 consumer: consumer.to_owned(),
                 mode,
                 n: windows.len(),
-                p50: stats::nearest_rank(&upper, 0.50),
-                p90: stats::nearest_rank(&upper, 0.90),
-                p99: stats::nearest_rank(&upper, 0.99),
-                max: upper.last().copied(),
+                p50: quantile(0.50),
+                p90: quantile(0.90),
+                p99: quantile(0.99),
+                max: quantile(1.0),
                 lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
                 censored: windows.iter().filter(|w| w.censored_reason.is_some()).count(),
             }
@@ -114,7 +116,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     // Never advise less than the current setting.
     let pre_stop =
         covers_all.filter(|_| refusals.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
-    let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
+    let stopping =
+        of_mode().map(|(t, _)| t.stopping_seconds).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
     let grace =
         pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
@@ -253,13 +256,14 @@ fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, neede
 
 /// Counts the independent window ends. Pods that a Service proxy removes from its rules in one sync share the end of
 /// their windows, so windows that may have ended at the same time count once; only ends that are certainly separate are
-/// counted. With several consumers, the one with the fewest determines the result.
+/// counted. With several consumers, the one with the fewest determines the result; a consumer that routed to none of
+/// these pods has no windows, and says nothing.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {
         let windows = terminations.clone().map(|t| (t, t.windows.get(consumer)));
         apart(windows.filter(|(_, window)| window.is_none_or(Window::is_one))).len()
     };
-    (0..consumers).map(of_consumer).min().unwrap_or(0)
+    (0..consumers).map(of_consumer).filter(|ends| *ends > 0).min().unwrap_or(0)
 }
 
 /// Current settings of a mode's pods: the largest of each.
@@ -316,15 +320,6 @@ pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
     ground.judged.iter().map(|j| needed(ground, j)).collect()
 }
 
-/// Returns the time from SIGTERM until the app and the proxy exited; `None` if not seen, or cut short by SIGKILL.
-fn stopping_s(end: &PodEnd) -> Option<f64> {
-    if end.exit_code == Some(SIGKILLED) {
-        return None;
-    }
-    let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;
-    Some(ended.seconds_since(end.may_stop_from()).max(0.0))
-}
-
 /// Predicts the effect of some sleeps. Sleeps shorter than the one a pod already had are omitted, because their losses
 /// were not seen.
 pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
@@ -335,22 +330,18 @@ pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> 
     let had = TerminationSettings::of(ground.timeline.ends.iter()).pre_stop_s;
     let sleeps: BTreeSet<u64> =
         [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
-    sleeps
-        .into_iter()
-        .map(|pre_stop_seconds| {
-            let is_covered = |t: &&Termination| {
-                !t.windows.is_empty()
-                    && (t.windows.iter().filter(|w| w.is_one()))
-                        .all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
-            };
-            let avoided = ground.judged.iter().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
-            WhatIf {
-                pre_stop_seconds,
-                windows_covered: terminations.iter().filter(is_covered).count(),
-                terminations: terminations.len(),
-                drops_avoided: avoided as u64,
-                drops_left: (ground.judged.len() - avoided) as u64,
-            }
-        })
-        .collect()
+    let lost = || ground.judged.iter().filter(|j| j.cause != Cause::StaleFlow);
+    let what_if = |pre_stop_seconds| {
+        let avoided = lost().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
+        let covered: Vec<bool> =
+            terminations.iter().filter_map(|t| t.is_covered_by(pre_stop_seconds)).collect();
+        WhatIf {
+            pre_stop_seconds,
+            windows_covered: covered.iter().filter(|is_covered| **is_covered).count(),
+            terminations: covered.len(),
+            drops_avoided: len(avoided),
+            drops_left: len(lost().count() - avoided),
+        }
+    };
+    sleeps.into_iter().map(what_if).collect()
 }

@@ -55,6 +55,7 @@ pub(crate) fn terminations(
                 exit_code: end.exit_code,
                 killed_at_grace_end: killed_at_grace_end(timeline, end),
                 failed_hooks: failed_hooks(timeline, end),
+                stopping_seconds: end.stopping_s(),
                 windows,
                 requests: model::TerminationRequests::default(),
                 app_errors_after_t0: None,

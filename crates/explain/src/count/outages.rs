@@ -54,7 +54,13 @@ impl<'a> Outages<'a> {
         }
     }
 
-    /// Returns the longest time, in seconds, from the first of several consecutive failures to the next success.
+    /// Returns true if no success followed the last failure: its outage may have lasted longer than the load.
+    pub(crate) fn are_open(&self) -> bool {
+        self.failures.last().is_some_and(|last| last.answered.is_none())
+    }
+
+    /// Returns the longest time, in seconds, from the first of several consecutive failures to the next success or, if
+    /// there is none, to the last failure.
     pub(crate) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;
         let mut since = None;
@@ -86,13 +92,14 @@ mod tests {
         let longest = |answers: &[i64]| {
             let mut outages = Outages::of(failures.iter());
             answers.iter().for_each(|at| outages.answered(&request(99, *at)));
-            outages.longest_s()
+            (outages.longest_s(), outages.are_open())
         };
-        assert_eq!(longest(&[]), 9.0);
-        assert_eq!(longest(&[14, 13, 1]), 10.0);
-        assert_eq!(longest(&[10, 11, 5]), 4.0);
+        assert_eq!(longest(&[]), (9.0, true));
+        assert_eq!(longest(&[14, 13, 1]), (10.0, false));
+        assert_eq!(longest(&[10, 11, 5]), (4.0, true));
         // The response has the same time as a failure, and a higher number.
-        assert_eq!(longest(&[9, 4]), 3.0);
-        assert_eq!(Outages::of([].iter()).longest_s(), 0.0);
+        assert_eq!(longest(&[9, 4]), (3.0, true));
+        let none = Outages::of([].iter());
+        assert_eq!((none.longest_s(), none.are_open()), (0.0, false));
     }
 }

@@ -87,6 +87,7 @@ pub(crate) fn targets(
             ),
             latency_ms: part.latencies(timeline.info.load.is_closed_loop()),
             longest_outage_s: part.apart.outages.longest_s(),
+            is_failing_at_end: part.apart.outages.are_open(),
             terminations: shares::requests(terminations.len(), &its),
             groups: shares::groups(timeline, terminations, &its),
         }

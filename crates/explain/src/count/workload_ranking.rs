@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::pooled_background::PooledBackground;
 use super::sleep_evidence::{LongSleep, SleepEvidence};
 use crate::model::figure_text::len;
 use crate::model::{Bounded, Cause, TerminationTraffic, WatchedMode, WatchedTermination};
@@ -71,8 +72,8 @@ pub struct WorkloadTraffic {
     pub saved_by_retries: Bounded,
     /// Number of these terminations for which the logs do not show which requests retries saved.
     pub saved_by_retries_unknown: u64,
-    /// Number of lost requests to expect without terminations, summed over the terminations that have this figure.
-    pub background: Bounded,
+    /// Number of lost requests to expect without terminations, in sum over the terminations that have this figure.
+    pub background: PooledBackground,
     /// Number of terminations that do not have it.
     #[serde(default)]
     pub background_unknown: u64,
@@ -145,7 +146,7 @@ impl WorkloadTraffic {
         self.saved_by_retries.merge(&traffic.saved_by_retries.unwrap_or_default());
         self.saved_by_retries_unknown += u64::from(traffic.saved_by_retries.is_none());
         match &traffic.background {
-            Some(background) => self.background.merge(background),
+            Some(losses) => self.background.add(end.t0_latest_ns, losses, traffic.background_spread),
             None => {
                 self.background_unknown += 1;
                 self.lost_without_background += traffic.lost.at_least;
@@ -173,9 +174,15 @@ impl WorkloadTraffic {
         }
     }
 
+    /// Returns true if no requests are missing from these figures: of this many terminations, each one's pod appears in
+    /// the logs, and no lines may be missing.
+    pub fn is_whole(&self, terminations: u64) -> bool {
+        self.with_gaps == 0 && self.terminations == terminations
+    }
+
     /// Returns the maximum number of the certainly lost requests that may have been lost without the terminations.
     pub fn background_at_most(&self) -> u64 {
-        self.background.at_most + self.lost_without_background
+        self.background.limits().at_most + self.lost_without_background
     }
 
     /// Returns the number of requests that terminations certainly lost.
@@ -237,17 +244,15 @@ impl WorkloadRanking {
                 ..counted.ranked.clone()
             }
         });
-        let mut ranked: Vec<RankedWorkload> = named.collect();
-        let badness = |of: &RankedWorkload| {
+        let badness = |of: RankedWorkload| {
             let lost = of.traffic.as_ref().map_or(0, WorkloadTraffic::surely_lost);
             let cut = of.traffic.as_ref().map_or(0, |traffic| traffic.streams_cut.at_least.min(lost));
-            (lost, cut, of.killed_at_grace_end, of.nearly_killed, of.failed_hooks)
+            (Reverse((lost, cut, of.killed_at_grace_end, of.nearly_killed, of.failed_hooks)), of)
         };
         let share = |of: &RankedWorkload| of.max_share_of_grace.unwrap_or(0.0);
-        ranked.sort_by(|a, b| {
-            Reverse(badness(a)).cmp(&Reverse(badness(b))).then(share(b).total_cmp(&share(a)))
-        });
-        ranked
+        let mut ranked: Vec<_> = named.map(badness).collect();
+        ranked.sort_by(|(a, of_a), (b, of_b)| a.cmp(b).then(share(of_b).total_cmp(&share(of_a))));
+        ranked.into_iter().map(|(_, of)| of).collect()
     }
 
     /// Returns the number of terminations.

@@ -1,8 +1,10 @@
 //! Losses that occur in real traffic even without terminations.
 
+use std::collections::BTreeMap;
+
 use super::SECOND_NS;
 use super::kept_attempts::{ChosenAttempts, Upstream};
-use crate::model::Bounded;
+use crate::model::{BackgroundSpread, Bounded};
 use crate::timeline::TimeSpan;
 use rolldrop_record::Outcome;
 
@@ -22,16 +24,31 @@ pub(super) const fn is_no_connection(outcome: Outcome) -> bool {
     needs_dead_pod(outcome) || matches!(outcome, Outcome::ConnectError)
 }
 
-/// Returns the number of losses to expect in a period as long as `ending`, based on equally long periods in which
-/// upstreams were healthy: the range of the middle 95 % of periods, and the mean. Returns `None` if no upstream was
-/// healthy for that long.
+/// Losses to expect in a period without a termination.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct HealthyLosses {
+    /// Range of the middle 95 % of periods, and the mean.
+    pub(super) limits: Bounded,
+    pub(super) spread: BackgroundSpread,
+}
+
+impl HealthyLosses {
+    /// Returns the losses to expect in the same period at both upstreams.
+    pub(super) fn plus(self, other: &Self) -> Self {
+        Self { limits: self.limits.plus(&other.limits), spread: self.spread.plus(&other.spread) }
+    }
+}
+
+/// Returns the losses to expect in a period as long as `ending`, based on equally long periods in which upstreams were
+/// healthy. Returns `None` if no upstream was healthy for that long.
 pub(super) fn background(
     attempts: &ChosenAttempts,
     ending: TimeSpan,
     well: &[(Upstream, TimeSpan)],
-) -> Option<Bounded> {
+) -> Option<HealthyLosses> {
     let length_ns = ending.until.ns_since(ending.from).max(LEAST_NS);
-    let mut counts: Vec<u64> = Vec::new();
+    let origin = well.iter().map(|(_, span)| span.from).min()?;
+    let mut counts: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
     for (upstream, TimeSpan { from, until }) in well {
         let periods = usize::try_from(until.ns_since(*from) / length_ns).unwrap_or(0);
         let mut counted = vec![0; periods];
@@ -41,12 +58,43 @@ pub(super) fn background(
                 *count += 1;
             }
         }
-        counts.extend(counted);
+        for (moment, count) in (from.ns_since(origin) / length_ns..).zip(counted) {
+            counts.entry(moment).or_default().push(count);
+        }
     }
-    counts.sort_unstable();
-    let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    healthy_losses(&counts)
+}
+
+/// Returns the losses to expect in a period, based on the numbers lost in healthy periods, grouped by the periods'
+/// moments. Returns `None` if there are none.
+pub(super) fn healthy_losses(counts: &BTreeMap<i64, Vec<u64>>) -> Option<HealthyLosses> {
+    let mut sorted: Vec<u64> = counts.values().flatten().copied().collect();
+    sorted.sort_unstable();
+    let n = sorted.len() as f64;
+    let mean = sorted.iter().sum::<u64>() as f64 / n;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length")]
-    let beyond = (counts.len() as f64 * BEYOND).floor() as usize;
-    let (least, most) = (counts.get(beyond)?, counts.get(counts.len().checked_sub(1 + beyond)?)?);
-    Some(Bounded { at_least: *least, at_most: *most, estimate: mean })
+    let beyond = (n * BEYOND).floor() as usize;
+    let (least, most) = (sorted.get(beyond)?, sorted.get(sorted.len().checked_sub(1 + beyond)?)?);
+    Some(HealthyLosses {
+        limits: Bounded { at_least: *least, at_most: *most, estimate: mean },
+        spread: spread(counts, mean, n),
+    })
+}
+
+/// Returns the spread of `n` counts with this mean. Counts of the same moment show how far losses at different pods
+/// coincide; if there is only one pod, they are assumed to.
+fn spread(counts: &BTreeMap<i64, Vec<u64>>, mean: f64, n: f64) -> BackgroundSpread {
+    let (mut squares, mut products, mut pairs) = (0.0, 0.0, 0.0);
+    for at_once in counts.values() {
+        let deviations = || at_once.iter().map(|count| *count as f64 - mean);
+        let own: f64 = deviations().map(|deviation| deviation * deviation).sum();
+        squares += own;
+        products += deviations().sum::<f64>().powi(2) - own;
+        pairs += at_once.len() as f64 * (at_once.len() as f64 - 1.0);
+    }
+    // Counts below a mean of their own size are no evidence that they vary less than at random.
+    let variance = (squares / (n - 1.0).max(1.0)).max(mean);
+    let common = if pairs > 0.0 { (products / pairs).clamp(0.0, variance) } else { variance };
+    let error = (variance + (n / counts.len() as f64 - 1.0) * common) / n;
+    BackgroundSpread { own: variance - common, shared: common + error }
 }

@@ -181,16 +181,26 @@ impl KeptAttempts {
         })
     }
 
-    /// Forgets attempts that ended before `before` on their gateway's clock. Attempts that lost their requests, and the
-    /// consumers that used an address, are forgotten only from before `lost_before`.
-    pub(super) fn forget_before(&mut self, before: Stamp, lost_before: Stamp) {
+    /// Forgets attempts that ended before `before`. Attempts that lost their requests, and the consumers that used an
+    /// address, are forgotten only from before `lost_before`. `offset` returns the offset of a log's clock.
+    pub(super) fn forget_before(
+        &mut self,
+        before: Stamp,
+        lost_before: Stamp,
+        offset: impl Fn(&Arc<str>) -> ClockOffset,
+    ) {
+        let mut offsets_ns: HashMap<Consumer, i64> = HashMap::new();
+        let mut corrected = |at: Stamp, consumer: Consumer| {
+            let offset_ns = || offset(&self.consumers[consumer as usize].log).offset_ns;
+            at.shifted_ns(-*offsets_ns.entry(consumer).or_insert_with(offset_ns))
+        };
         for (attempts, before) in [(&mut self.attempts, before), (&mut self.lost, lost_before)] {
-            while attempts.front().is_some_and(|attempt| attempt.ended() < before) {
+            while attempts.front().is_some_and(|of| corrected(of.ended(), of.consumer) < before) {
                 attempts.pop_front();
             }
         }
         self.used.retain(|_, consumers| {
-            consumers.retain(|_, last| *last >= lost_before);
+            consumers.retain(|consumer, last| corrected(*last, *consumer) >= lost_before);
             !consumers.is_empty()
         });
     }
@@ -382,9 +392,13 @@ fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcom
     (outcome, status)
 }
 
-/// Returns the outcome and status of an attempt after which the gateway tried again, so it must have failed.
+/// Returns the outcome and status of an attempt that was not the last. It failed, because the gateway tried again,
+/// unless its response redirected the request.
 fn earlier_outcome(attempt: &LoggedAttempt) -> (Option<Outcome>, Option<u16>) {
-    let failed = attempt.outcome.filter(|outcome| *outcome != Outcome::Ok).unwrap_or(Outcome::HttpError);
+    if attempt.outcome == Some(Outcome::Ok) {
+        return (attempt.outcome, attempt.status);
+    }
+    let failed = attempt.outcome.unwrap_or(Outcome::HttpError);
     let status = attempt.status.filter(|status| *status >= SERVER_ERROR).unwrap_or(BAD_GATEWAY);
     (Some(failed), Some(status))
 }

@@ -48,6 +48,10 @@ impl PodJournals {
         self.0.iter().filter(|journal| journal.uid == uid).collect()
     }
 
+    pub(super) fn all(&self) -> Vec<&PodJournal> {
+        self.0.iter().collect()
+    }
+
     /// Keeps only the journals of these pods.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.0.retain(|journal| is_kept(&journal.uid));

@@ -2,6 +2,7 @@
 
 mod journal_rows;
 mod mangled_logs;
+mod pooled_losses;
 mod rolling_service;
 mod service_lines;
 
@@ -240,6 +241,18 @@ fn retried_attempts_count_as_saved() {
     assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Some(Bounded::exactly(7))));
 }
 
+/// The app of a pod that is ending may still send `X-Accel-Redirect`.
+#[test]
+fn redirected_request_is_neither_lost_nor_saved() {
+    let mut world = World::new();
+    roll(&mut world, |world, ms| {
+        let attempts = [fine("10.0.0.2"), fine("10.0.0.1")].concat();
+        world.log(ms, 200, attempts);
+    });
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::default(), Some(Bounded::default())));
+}
+
 #[test]
 fn hidden_retries_are_unknown() {
     let mut world = World::new();
@@ -378,6 +391,50 @@ fn gateway_clock_is_corrected() {
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     let window = &traffic.windows[0];
     assert!(window.lower_s.unwrap() <= 0.4 && window.upper_s.unwrap() >= 0.4, "{window:?}");
+}
+
+/// HAProxy logs local time, which is hours behind in some places, and the watch forgets attempts twice a second.
+#[test]
+fn attempts_of_slow_clock_are_not_forgotten() {
+    for ahead_ms in [-18_000_000, -900_000, -200_000, 18_000_000] {
+        let mut world = World::new();
+        world.ahead_ms = ahead_ms;
+        log_while_pod_ends(&mut world, |world, _, ms| {
+            match ms {
+                100_400.. => world.log(ms, 200, fine("10.0.0.1")),
+                100_100.. => world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]),
+                _ => world.log(ms, 200, fine("10.0.0.2")),
+            }
+            world.traffic.forget_before(at(ms));
+        });
+        let (_, traffic) = world.explain(180_000);
+        assert_eq!(
+            (traffic.lost, &traffic.gaps[..]),
+            (Bounded::exactly(30), &[][..]),
+            "{ahead_ms}: {traffic:?}"
+        );
+        world.traffic.forget_before(at(3_600_000));
+        let kept = world.traffic.attempts.responses().count();
+        assert_eq!(kept, 0, "{ahead_ms}");
+    }
+}
+
+/// A Service with `publishNotReadyAddresses` also has addresses of pods that are not ready.
+#[test]
+fn response_of_unready_pod_leaves_clock_known() {
+    let mut world = World::new();
+    let mut pod = pod_event("d", "uid-d", "10.0.0.4", "applied");
+    (pod["ready"], pod["ip"]) = (false.into(), Value::Null);
+    world.pods.insert("d", pod);
+    world.show(40_000, "d");
+    world.pods.get_mut("d").unwrap()["ip"] = "10.0.0.4".into();
+    world.show(41_000, "d");
+    world.log(50_000, 200, fine("10.0.0.4"));
+    roll(&mut world, |world, ms| {
+        world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
+    });
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
 }
 
 #[test]

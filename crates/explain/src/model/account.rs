@@ -85,7 +85,7 @@ pub enum Finding {
     /// No pod was terminated under load.
     NoTermination { are_others_disrupted: bool },
     /// No request was dropped.
-    NothingLost { terminations: u64, at_most: f64 },
+    NothingLost { terminations: u64, independent: u64, confidence: f64, at_most: f64 },
 }
 
 impl Finding {

@@ -26,6 +26,9 @@ pub struct TargetResult {
     pub latency_ms: Latencies,
     /// Longest period in which every request to the target failed, as for the whole run.
     pub longest_outage_s: f64,
+    /// True if no request to the target succeeded after the last failure, as for the whole run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_failing_at_end: bool,
     /// Requests to the target by termination, in the order of [`super::RunResult::terminations`].
     pub terminations: Vec<TerminationRequests>,
     /// Terminations that share some of their losses.

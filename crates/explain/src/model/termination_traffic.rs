@@ -54,6 +54,9 @@ pub struct TerminationTraffic {
     /// pods, in periods as long as the termination. Connections that were never accepted are excluded, because only a
     /// dead pod explains them. `None` if no pod was healthy for that long.
     pub background: Option<Bounded>,
+    /// Spread of this number. `None` if `background` is, and in records of earlier versions.
+    #[serde(default)]
+    pub background_spread: Option<BackgroundSpread>,
     /// Window for each gateway pod and route, in seconds since t0.
     pub windows: Vec<Window>,
     /// Width of the bounds on the clock of the gateway's log, in seconds; the largest if there are several logs.
@@ -71,6 +74,26 @@ impl TerminationTraffic {
     /// of them if the background is unknown.
     pub fn background_at_most(&self) -> u64 {
         self.background.map_or(self.lost.at_least, |background| background.at_most)
+    }
+}
+
+/// Variance of the number of losses in periods without a termination, from which the limits of sums over terminations
+/// follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BackgroundSpread {
+    /// Variance that is independent of other terminations.
+    pub own: f64,
+    /// Variance that terminations at about the same time have in common: losses of healthy pods at the same moments,
+    /// such as in an outage of a database, and the error of the mean.
+    pub shared: f64,
+}
+
+impl BackgroundSpread {
+    /// Returns the spread of the sum of two numbers, which may vary together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let sum = |one: f64, other: f64| (one.sqrt() + other.sqrt()).powi(2);
+        Self { own: sum(self.own, other.own), shared: sum(self.shared, other.shared) }
     }
 }
 

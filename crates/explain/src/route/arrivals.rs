@@ -127,7 +127,10 @@ impl PodArrivals {
     pub(crate) fn add(&mut self, at: Stamp) {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
-        // Usually the new arrival is the last one.
+        // Arrivals at one load source come in order, but its rows may follow those of another one.
+        if self.recent.len() == RECENT && self.recent.front().is_some_and(|first| at <= *first) {
+            return;
+        }
         if self.recent.back().is_none_or(|last| *last <= at) {
             self.recent.push_back(at);
         } else {
@@ -196,4 +199,34 @@ pub(crate) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usiz
 /// Returns true if a request ended after this termination had started.
 pub(crate) fn has_met(timeline: &Timeline, termination: usize, r: &Request) -> bool {
     r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[termination].t0.earliest
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn arrivals_count_in_any_order(
+            times in prop::collection::vec(0_i64..5_000, 0..4 * RECENT), cut in 0..4 * RECENT
+        ) {
+            let of = |times: &[i64]| {
+                let mut arrivals = PodArrivals::default();
+                times.iter().for_each(|ns| arrivals.add(Stamp::from_unix_ns(*ns)));
+                arrivals
+            };
+            let (first, second) = times.split_at(cut.min(times.len()));
+            let mut merged = of(second);
+            merged.merge(&of(first));
+            let mut in_order = times.clone();
+            in_order.sort_unstable();
+            let expected = of(&in_order);
+            for found in [of(&times), merged] {
+                prop_assert_eq!((found.n, found.first), (expected.n, expected.first));
+                prop_assert_eq!(found.recent, expected.recent.clone());
+            }
+        }
+    }
 }

@@ -6,9 +6,9 @@ use crate::route::arrivals::{ArrivalTail, silence_s, silent_until};
 use crate::timeline::endpoint_history::Scope;
 use crate::timeline::periods::Periods;
 use crate::timeline::{PodEnd, Timeline, UnwatchedPeriod};
+use rolldrop_record::Stamp;
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
-use rolldrop_record::{ALPHA, Looks, Stamp};
 
 /// A client that opens no new connection for this long before the end of the load counts as having stopped opening any.
 const NO_LONGER_NS: i64 = 1_000_000_000;
@@ -197,7 +197,7 @@ pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
 /// statement: those of this many terminations, for all consumers.
 pub(crate) fn alpha(timeline: &Timeline, terminations: usize) -> f64 {
     let targets = timeline.info.targets.len().max(1);
-    timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha) / (targets * terminations.max(1)) as f64
+    timeline.alpha() / (targets * terminations.max(1)) as f64
 }
 
 /// Returns the chance that a window's upper bound is too small, by termination, for statements about a run, which cover

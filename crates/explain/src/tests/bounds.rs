@@ -59,6 +59,16 @@ fn unsettled_wait_leaves_window_open() {
     }
 }
 
+#[test]
+fn unbounded_window_leaves_summary_open() {
+    let mut terminations = analysed(many(4)).result.terminations;
+    let window = &mut terminations[3].windows[0];
+    (window.lower_s, window.upper_s, window.censored_reason) = (Some(3.2), None, Some(NoBound::Unsettled));
+    let [summary] = &crate::conclude::recommend::summaries(&terminations)[..] else { panic!() };
+    assert_eq!((summary.max, summary.p99, summary.p90), (None, None, None), "one window may be the longest");
+    assert!(summary.p50.is_some() && summary.lower.unwrap().1 == 3.2, "{summary:?}");
+}
+
 /// Analyses 29 pods terminated 2 s apart, with a client that caches a DNS response for `period_s` seconds.
 fn with_a_period(period_s: f64) -> (Recommendation, Grounds) {
     let mut records = many(29);

@@ -110,6 +110,22 @@ fn enough_terminations_allow_recommendation() {
 }
 
 #[test]
+fn what_if_counts_what_headline_counts() {
+    let mut records = three_pods();
+    timeout(&mut records, 5020, 40_001);
+    timeout(&mut records, 60_000, 40_001);
+    let result = analysed(records).result;
+    assert!(result.requests.stale_flow_own > 0);
+    for what_if in &result.what_if {
+        assert_eq!(what_if.drops_avoided + what_if.drops_left, result.requests.lost(), "{what_if:?}");
+    }
+    // A pod to which nothing routed has no window to cover.
+    let mut never_routed = result.terminations[0].clone();
+    never_routed.windows[0].censored_reason = Some(NoBound::NeverRouted);
+    assert_eq!((never_routed.is_covered_by(0), result.terminations[0].is_covered_by(0)), (None, Some(false)));
+}
+
+#[test]
 fn reused_port_hits_stale_flow() {
     let mut records = three_pods();
     timeout(&mut records, 5040, 40_001);

@@ -249,6 +249,40 @@ fn one_rule_change_counts_as_one_unit() {
     assert_eq!((recommendation.terminations, recommendation.units), (30, 2));
     assert_eq!(recommendation.pre_stop_seconds, None, "30 pods, but only two rule changes");
     assert!(recommendation.terminations_needed >= 20, "{recommendation:?}");
+    // The same pods without a loss are still only two independent observations.
+    for (row, pod) in service.records.requests.iter_mut().zip(&pods) {
+        (row.outcome, row.pod) = (Outcome::Ok, Some(pod.as_str().into()));
+    }
+    let findings = analysed(service.records).account.findings;
+    let bounds = findings.iter().find_map(|finding| match finding {
+        Finding::NothingLost { terminations, independent, at_most, .. } => {
+            Some((*terminations, *independent, (at_most * 1e3).round()))
+        }
+        _ => None,
+    });
+    assert_eq!(bounds, Some((30, 2, 776.0)), "{findings:?}");
+}
+
+#[test]
+fn undisturbed_service_leaves_units_unchanged() {
+    let recommendation = |is_beside: bool| {
+        let mut records = many(3);
+        slice(&mut records, -900, "web", &["p0", "p1", "p2"]);
+        if is_beside {
+            let api =
+                |web: &Target| Target { name: "api".into(), service: Some("api".into()), ..web.clone() };
+            let target = api(&records.info.targets[0]);
+            records.info.targets.push(target);
+            slice(&mut records, -900, "api", &["a"]);
+        }
+        let Analysis { mut result, account, .. } = analysed(records);
+        let never_routed = account.unbounded.iter().flatten().flatten().all(|w| *w == Unbounded::NeverRouted);
+        assert!(never_routed, "{:?}", account.unbounded);
+        result.recommendation.remove(0)
+    };
+    let [alone, beside] = [false, true].map(recommendation);
+    assert_eq!((alone.terminations, alone.units, beside.units), (3, 3, 3), "{beside:?}");
+    assert_eq!(beside.coverage, alone.coverage);
 }
 
 #[test]

@@ -12,12 +12,16 @@ fn recommendation_never_lowers_settings() {
         }
     }
     for e in 0..29 {
-        let mut ended = pod_event(2000 * (e + 1) + 700, &format!("p{e}"), Change::Applied);
-        if let EventKind::Pod(pod) = &mut ended.kind {
-            let app = &mut pod.containers[0];
-            (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+        let (name, ended_ms) = (format!("p{e}"), 2000 * (e + 1) + 700);
+        records.events.push(pod_event(ended_ms, &name, Change::Applied));
+        for event in records.events.iter_mut().filter(|event| event.at >= at(ended_ms)) {
+            if let EventKind::Pod(pod) = &mut event.kind
+                && pod.name == name
+            {
+                let app = &mut pod.containers[0];
+                (app.state, app.exit_code) = (Some("terminated".into()), Some(0));
+            }
         }
-        records.events.push(ended);
     }
     let recommended = |set_s: Option<i64>| {
         let mut records = records.clone();

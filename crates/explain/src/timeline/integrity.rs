@@ -16,6 +16,7 @@ use super::clocks::Clocks;
 use super::span::TimeSpan;
 use super::stretch::Stretch;
 use crate::model::account::{Missing, RecordContradiction};
+use crate::timeline::by_name::ValuesByRun;
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{
     ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedEnd, ServedRow, Stamp,
@@ -63,7 +64,7 @@ pub struct Hole {
 /// Data collected in the first pass over all rows.
 #[derive(Debug, Default)]
 pub(super) struct RowIntegrity {
-    sources: HashMap<Arc<str>, SourceIntegrity>,
+    sources: ValuesByRun<SourceIntegrity>,
     served: HashMap<Arc<str>, OfProxy>,
     /// True if requests are kept for comparison with the proxies' rows.
     compares: bool,
@@ -203,16 +204,13 @@ impl RowIntegrity {
     /// Adds the requests of later rows.
     pub(super) fn merge(&mut self, later: Self) {
         for (source, of) in later.sources {
-            self.sources.entry(source).or_default().merge(of);
+            self.sources.get(&source).merge(of);
         }
     }
 
     /// Adds a request, on the coordinator's clock.
     pub(super) fn add(&mut self, row: &RequestRow, uncertainty_ns: i64) {
-        let of = match self.sources.get_mut(&row.source) {
-            Some(of) => of,
-            None => self.sources.entry(Arc::clone(&row.source)).or_default(),
-        };
+        let of = self.sources.get(&row.source);
         match row.phase {
             Phase::Warmup => of.warmup += 1,
             Phase::Main => of.main += 1,
@@ -250,7 +248,7 @@ impl RowIntegrity {
     pub(super) fn compare(&mut self, row: &ServedRow, clocks: &Clocks) {
         let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
         let Some(of) = self.served.get_mut(&row.source) else { return };
-        let request = self.sources.get(id.source()).and_then(|of| of.compared.get(&id.seq));
+        let request = self.sources.find(id.source()).and_then(|of| of.compared.get(&id.seq));
         let Some((begun, end, uncertainty_ns)) = request else { return };
         let ClockOffset { offset_ns, uncertainty_ns: own_ns } = clocks.offset(&row.source, head);
         let head = head.shifted_ns(-offset_ns);
@@ -282,7 +280,7 @@ impl RowIntegrity {
         });
         // Some sources have no rows at all.
         let without =
-            scheduled.into_iter().flatten().filter(|(source, _)| !self.sources.contains_key(**source));
+            scheduled.into_iter().flatten().filter(|(source, _)| self.sources.find(source).is_none());
         let without = without.filter_map(|(source, (warmup, main))| {
             let last = warmup.saturating_add(*main).checked_sub(1)?;
             Some((Arc::from(*source), vec![0..=last]))
@@ -304,7 +302,7 @@ impl RowIntegrity {
         let lossy: BTreeSet<&str> =
             info.sources.iter().filter(|of| has_lost(of)).map(|of| &*of.name).collect();
         for (&source, &(warmup, main)) in scheduled.iter().filter(|(of, _)| !lossy.contains(*of)) {
-            let of = self.sources.get(source);
+            let of = self.sources.find(source);
             for (phase, scheduled, rows) in [
                 (Phase::Warmup, warmup, of.map_or(0, |of| of.warmup)),
                 (Phase::Main, main, of.map_or(0, |of| of.main)),

@@ -55,8 +55,11 @@ impl PodAddresses {
         let Some(ip) = pod.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { return };
         let bearers = self.bearers.entry(ip).or_default();
         let known = bearers.iter().position(|bearer| bearer.uid == pod.uid);
+        let is_over = pod.change == Change::Deleted || has_finished(pod);
         let bearer = match known {
             Some(number) => &mut bearers[number],
+            // A finished pod's status still names its address, which another pod may have by now.
+            None if is_over => return,
             None => {
                 let name = names.entry(pod.name.clone()).or_insert_with(|| pod.name.as_str().into());
                 let (name, uid) = (Arc::clone(name), pod.uid.clone());
@@ -65,7 +68,7 @@ impl PodAddresses {
                 &mut bearers[last]
             }
         };
-        if pod.change == Change::Deleted || has_finished(pod) {
+        if is_over {
             bearer.until.get_or_insert(at);
         }
     }
@@ -153,6 +156,20 @@ mod tests {
         let unsure =
             [(1, 9), (60, 99), (95, 105), (101, 102)].map(|(from, until)| pod_within(&history, from, until));
         assert_eq!(unsure, [Some("a"), Some("a"), None, Some("b")], "the address changed hands at 100");
+    }
+
+    #[test]
+    fn finished_pod_does_not_share_address() {
+        let ip = Some("10.244.1.2");
+        for phase in ["Failed", "Succeeded"] {
+            let old = (10, seen("old", ip, phase, Change::Listed));
+            let live = (10, seen("live", ip, "Running", Change::Listed));
+            let deleted = (30, seen("old", ip, phase, Change::Deleted));
+            for listed in [[old.clone(), live.clone()], [live, old]] {
+                let history = addresses(&[&listed[..], std::slice::from_ref(&deleted)].concat());
+                assert_eq!([15, 40].map(|at| pod_at(&history, at)), [Some("live"); 2]);
+            }
+        }
     }
 
     #[test]

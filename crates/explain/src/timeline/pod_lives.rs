@@ -143,7 +143,7 @@ pub struct PodEnd {
     /// True if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end is
     /// not known.
     pub sigkilled: Option<bool>,
-    /// Time at which all containers, sidecars included, were first shown as terminated.
+    /// Time from which all containers, sidecars included, were shown as terminated.
     pub all_ended: Option<Stamp>,
     /// Time in seconds within which readiness probes would have noticed that nothing was listening; set only
     /// if the probes succeeded until the containers terminated.
@@ -157,6 +157,15 @@ impl PodEnd {
         self.t0
             .earliest
             .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
+    }
+
+    /// Returns the time from the earliest SIGTERM until the app and the proxy exited, in seconds; `None` if not seen, or
+    /// cut short by SIGKILL.
+    pub fn stopping_s(&self) -> Option<f64> {
+        let Stages { proxy_exited, app_exited, containers_terminated, .. } = self.stages;
+        let ended = proxy_exited.max(app_exited).or(containers_terminated)?;
+        let is_whole = self.exit_code != Some(SIGKILLED);
+        is_whole.then(|| ended.seconds_since(self.may_stop_from()).max(0.0))
     }
 
     /// Returns the earliest time at which the grace period may have run out.

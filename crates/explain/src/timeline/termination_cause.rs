@@ -24,7 +24,7 @@ pub(super) struct EndedBy {
     pub(super) cause: String,
 }
 
-/// State of the nodes over time.
+/// Nodes over time, each with the changes of its schedulability.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeHistories(BTreeMap<String, Vec<(Stamp, NodeEvent)>>);
 
@@ -32,8 +32,26 @@ impl NodeHistories {
     /// Processes an event that a watch showed at `at`; events must be passed in order.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         if let EventKind::Node(event) = kind {
-            self.0.entry(event.node.clone()).or_default().push((at, event.clone()));
+            let history = self.0.entry(event.node.clone()).or_default();
+            let is_as_before = |(_, last): &(Stamp, NodeEvent)| {
+                last.unschedulable == event.unschedulable
+                    && (last.change == Change::Deleted) == (event.change == Change::Deleted)
+            };
+            if !history.last().is_some_and(is_as_before) {
+                history.push((at, event.clone()));
+            }
         }
+    }
+
+    /// Forgets nodes that were deleted before this time.
+    pub(super) fn forget_deleted(&mut self, before: Stamp) {
+        let is_over = |(at, last): &(Stamp, NodeEvent)| last.change == Change::Deleted && *at < before;
+        self.0.retain(|_, history| !history.last().is_some_and(is_over));
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.0.len()
     }
 
     fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
@@ -57,19 +75,46 @@ impl Histories {
         }
     }
 
-    /// Forgets sizes that a workload had before this time and that no longer explain a termination. Templates are kept:
-    /// a rollout may end a pod long after it began.
-    pub(super) fn forget_old_sizes(&mut self, workload: &str, before: Stamp) {
+    /// Forgets workloads that were deleted before this time.
+    pub(super) fn forget_deleted(&mut self, before: Stamp) {
+        let is_over = |(at, last): &(Stamp, WorkloadEvent)| last.change == Change::Deleted && *at < before;
+        self.workloads.retain(|_, history| !history.last().is_some_and(is_over));
+    }
+
+    /// Returns true if nothing is known about any workload.
+    pub(super) fn is_empty(&self) -> bool {
+        self.workloads.is_empty()
+    }
+
+    /// Forgets sizes that a workload had before this time and that no longer explain a termination. Templates are kept
+    /// from when the oldest of the workload's pods was first shown: a rollout may end a pod long after it began.
+    pub(super) fn forget_old_sizes(
+        &mut self,
+        workload: &str,
+        before: Stamp,
+        oldest_pod: impl FnOnce() -> Option<Stamp>,
+    ) {
         let Some(history) = self.workloads.get_mut(workload) else { return };
-        // The last old size is in force until the first new one.
-        let in_force = history.partition_point(|(at, _)| *at < before).saturating_sub(1);
+        // The last old state is in force until the first new one.
+        let in_force_at = |time: Stamp| history.partition_point(|(at, _)| *at < time).saturating_sub(1);
+        let in_force = in_force_at(before);
+        if in_force == 0 {
+            return;
+        }
+        let of_pods = in_force_at(oldest_pod().map_or(before, |pod| pod.min(before)));
         let (mut place, mut template) = (0, None);
         history.retain(|(_, event)| {
-            let is_kept = place >= in_force || template.as_ref() != Some(&event.template);
+            let is_new = template.as_ref() != Some(&event.template);
+            let is_kept = place == 0 || place >= in_force || (place >= of_pods && is_new);
             place += 1;
             template = Some(event.template.clone());
             is_kept
         });
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.workloads.len()
     }
 
     #[cfg(test)]
@@ -162,24 +207,30 @@ impl Histories {
     /// Explains the termination by changes to a workload.
     fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
         let history = self.workloads.get(workload)?;
+        let shown = history.partition_point(|(at, _)| at.ns_since(t0.latest) <= WATCH_LAG_NS);
+        let history = &history[..shown];
+        let in_force = |at: Stamp| history.partition_point(|(shown, _)| *shown <= at).saturating_sub(1);
+        let own = &history.get(in_force(seen))?.1.template;
+        // A pod with the template in force may have survived a rollout that was rolled back.
+        let since = in_force(t0.earliest.shifted_ns(-WATCH_LAG_NS).max(seen));
+        let is_outdated = history[since..].iter().any(|(_, state)| state.template != *own);
+        let steps = || history.iter().zip(history.iter().skip(1));
+        let changed = steps().rfind(|((_, before), (_, after))| before.template != after.template);
+        let shrunk = steps().rev().find_map(|((_, before), (at, after))| {
+            let (from, to) = before.replicas.zip(after.replicas)?;
+            (from > to && t0.earliest.ns_since(*at) <= SCALED_NS).then_some((*at, from, to))
+        });
         let name = workload.replace('/', " ");
-        let changes = history.iter().zip(history.iter().skip(1));
-        let mut scaled = None;
-        for ((_, before), (at, after)) in changes {
-            if at.ns_since(t0.latest) > WATCH_LAG_NS {
-                break;
+        // A StatefulSet may keep pods with an old template for good: by a partition, or by the strategy OnDelete.
+        let may_keep = |at: Stamp| {
+            workload.starts_with("StatefulSet/") && changed.is_none_or(|(_, (changed, _))| *changed < at)
+        };
+        match shrunk {
+            Some((at, from, to)) if !is_outdated || may_keep(at) => {
+                Some((Mode::ScaleDown, format!("{name} was scaled from {from} to {to}")))
             }
-            if before.template != after.template && *at > seen {
-                return Some((Mode::Rollout, format!("rollout of {name}")));
-            }
-            if let (Some(from), Some(to)) = (before.replicas, after.replicas)
-                && from > to
-                && t0.earliest.ns_since(*at) <= SCALED_NS
-            {
-                scaled = Some(format!("{name} was scaled from {from} to {to}"));
-            }
+            _ => is_outdated.then(|| (Mode::Rollout, format!("rollout of {name}"))),
         }
-        Some((Mode::ScaleDown, scaled?))
     }
 
     /// Returns a ReplicaSet's controller if it is not a Deployment but some custom kind, such as an Argo Rollout.
@@ -219,7 +270,7 @@ impl Histories {
 
 /// Returns the workload behind a pod's controller. A Deployment's pods belong to its ReplicaSets, whose names consist
 /// of the Deployment's name and a hash.
-fn workload_of(owner: &str) -> Option<String> {
+pub(super) fn workload_of(owner: &str) -> Option<String> {
     let (kind, name) = owner.split_once('/')?;
     match kind {
         "ReplicaSet" => Some(format!("Deployment/{}", name.rsplit_once('-')?.0)),
@@ -321,6 +372,42 @@ mod tests {
         evicted["reason"] = "Evicted".into();
         let cause = "evicted by the kubelet on node n1: so it is";
         assert_eq!(told(evicted, 0, 5, true), known(Mode::Other, cause));
+    }
+
+    #[test]
+    fn scale_down_after_rollback_is_no_rollout() {
+        let told = |workload: &str, states: &[(i64, i32, &str)], seen: i64, s: i64| {
+            let mut histories = Histories::default();
+            for (s, replicas, template) in states {
+                let event = json!({"change": "applied", "workload": workload, "replicas": replicas,
+                    "template": template});
+                histories.observe(at(*s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+            }
+            let t0 = T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp };
+            let owner = workload.replace("Deployment/web", "ReplicaSet/web-7d9f");
+            let pod = pod(json!({"owner": owner}));
+            let explained = histories.ended_by(&NodeHistories::default(), &pod, at(seen), t0, false);
+            explained.map(|explained| explained.mode)
+        };
+        let (deployment, set) = ("Deployment/web", "StatefulSet/db");
+        let rolled_back = [(0, 4, "a"), (100, 4, "b"), (200, 4, "a"), (900, 3, "a")];
+        for (seen, s, mode) in [
+            (0, 110, Some(Mode::Rollout)),
+            (0, 201, Some(Mode::Rollout)),
+            (0, 300, None),
+            (0, 901, Some(Mode::ScaleDown)),
+            (150, 210, Some(Mode::Rollout)),
+            (201, 901, Some(Mode::ScaleDown)),
+        ] {
+            assert_eq!(told(deployment, &rolled_back, seen, s), mode, "{seen} {s}");
+        }
+        assert_eq!(told(deployment, &[(0, 4, "a"), (50, 4, "b")], 51, 52), None, "it has the new template");
+        // A partition, or the strategy OnDelete, keeps pods with the old template.
+        let kept = [(0, 4, "a"), (100, 4, "b"), (900, 3, "b")];
+        assert_eq!(told(set, &kept, 0, 901), Some(Mode::ScaleDown));
+        assert_eq!(told(set, &kept, 0, 950), Some(Mode::Rollout), "long after the scale-down");
+        assert_eq!(told(set, &[(0, 4, "a"), (100, 3, "b")], 0, 101), Some(Mode::Rollout));
+        assert_eq!(told(deployment, &kept, 0, 901), Some(Mode::Rollout), "its rollout lasts that long");
     }
 
     #[test]

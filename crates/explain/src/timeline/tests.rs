@@ -183,6 +183,22 @@ fn stages_exclude_same_named_successor() {
 }
 
 #[test]
+fn stopping_time_includes_proxy_exit() {
+    let phase = |ms: i64, phase: &str| {
+        event_of("web", ms, json!({"kind": "proxy_phase", "pod": "web", "phase": phase}))
+    };
+    let stopping_s = |phases: Vec<Event>| {
+        let mut events = vec![pod(-1000, "web", "u", json!({})), deleted(10_050, "web", "u", 10_000, "2")];
+        events.extend(phases);
+        events.push(pod(16_000, "web", "u", json!({"change": "deleted"})));
+        only_end(events).stopping_s()
+    };
+    assert_eq!(stopping_s(Vec::new()), None);
+    assert_eq!(stopping_s(vec![phase(12_000, "sigterm")]), Some(2.0));
+    assert_eq!(stopping_s(vec![phase(12_000, "sigterm"), phase(15_000, "exit")]), Some(5.0));
+}
+
+#[test]
 fn stray_pre_stop_marks_are_ignored() {
     let phase = |ms: i64, phase: &str| {
         event_of("web", ms, json!({"kind": "proxy_phase", "pod": "web", "phase": phase}))

@@ -73,6 +73,12 @@ impl WatchCollector {
         }
     }
 
+    /// Forgets gaps that ended before this time, unless no pod has been shown since.
+    pub(super) fn forget_before(&mut self, before: Stamp) {
+        let is_open = |gap: &UnwatchedPeriod| self.pods_shown.is_none_or(|at| at < gap.to);
+        self.gaps.retain(|gap| gap.to >= before || (gap.is_of_pods() && is_open(gap)));
+    }
+
     /// Returns the gaps in the pod watch after which a pod was shown; only then is it known which pods are gone.
     pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
         let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());

@@ -31,14 +31,37 @@ const LEAST_SHOWN: f64 = 0.3;
 #[derive(Debug)]
 pub(super) struct Blocks {
     /// Blocks of each run. A segment never extends from one run into another.
-    runs: Vec<Range<usize>>,
-    block_s: f64,
+    runs: Vec<RunBlocks>,
     /// Latency bins that contain values.
     bins: Vec<u32>,
     /// `sums[i * (bins + 1) + j]`: number of values in the first `i` blocks and the first `j` bins.
     sums: Vec<u64>,
     /// Number of requests due in the first `i` blocks.
     totals: Vec<u64>,
+}
+
+/// Blocks of one run. The runs of a side may differ in length, and so in the length of their blocks.
+#[derive(Debug)]
+struct RunBlocks {
+    blocks: Range<usize>,
+    block_s: f64,
+}
+
+impl RunBlocks {
+    fn seconds(&self) -> f64 {
+        self.blocks.len() as f64 * self.block_s
+    }
+
+    /// Returns the number of blocks in a segment of this length.
+    fn blocks_in(&self, segment_s: f64) -> usize {
+        whole(segment_s / self.block_s - 1e-9)
+    }
+}
+
+/// A figure of each block of one run.
+struct BlockSeries {
+    figures: Vec<f64>,
+    block_s: f64,
 }
 
 /// A resample: a list of segments.
@@ -64,10 +87,9 @@ impl Blocks {
                 }
                 totals.push(totals[totals.len() - 1] + block.total);
             }
-            runs.push(first..totals.len() - 1);
+            runs.push(RunBlocks { blocks: first..totals.len() - 1, block_s: sample.block_s });
         }
-        let block_s = samples.iter().map(|s| s.block_s).fold(0.0, f64::max);
-        Self { runs, block_s, bins, sums, totals }
+        Self { runs, bins, sums, totals }
     }
 
     /// Returns the number of latency values.
@@ -91,7 +113,25 @@ impl Blocks {
     }
 
     fn whole(&self) -> Resample {
-        self.runs.clone()
+        self.runs.iter().map(|run| run.blocks.clone()).collect()
+    }
+
+    fn seconds(&self) -> f64 {
+        self.runs.iter().map(RunBlocks::seconds).sum()
+    }
+
+    /// Returns the duration of a resample, in seconds.
+    fn seconds_of(&self, draw: &Resample) -> f64 {
+        let of_run = |run: &RunBlocks| {
+            let is_own = |segment: &&Range<usize>| run.blocks.contains(&segment.start);
+            draw.iter().filter(is_own).map(Range::len).sum::<usize>() as f64 * run.block_s
+        };
+        self.runs.iter().map(of_run).sum()
+    }
+
+    /// Returns the number of segments of this length.
+    fn segments(&self, segment_s: f64) -> f64 {
+        self.runs.iter().map(|run| run.blocks.len() as f64 / run.blocks_in(segment_s) as f64).sum()
     }
 
     /// Counts the values in the first `j` bins of a series of blocks.
@@ -125,8 +165,8 @@ impl Blocks {
     /// Returns the requests per second of the resample.
     fn rate(&self, draw: &Resample) -> f64 {
         let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
-        let blocks: usize = draw.iter().map(Range::len).sum();
-        if blocks == 0 { 0.0 } else { requests as f64 / (blocks as f64 * self.block_s) }
+        let seconds = self.seconds_of(draw);
+        if seconds > 0.0 { requests as f64 / seconds } else { 0.0 }
     }
 
     /// Returns the requests per second of all blocks.
@@ -134,27 +174,34 @@ impl Blocks {
         self.rate(&self.whole())
     }
 
-    /// Draws as many blocks as the side has, in segments of `length` that begin anywhere. A segment that reaches the
-    /// end of its run continues at the run's beginning.
-    fn draw(&self, length: usize, rng: &mut SmallRng) -> Resample {
+    /// Draws segments that last as long as the side, each beginning anywhere in time. A segment that reaches the end of
+    /// its run continues at the run's beginning.
+    fn draw(&self, segment_s: f64, rng: &mut SmallRng) -> Resample {
         let mut draw = Vec::new();
-        let mut drawn = 0;
-        while drawn < self.len() {
-            let start = rng.random_range(0..self.len());
-            let Some(run) = self.runs.iter().find(|run| run.contains(&start)) else { break };
-            let length = length.min(run.len());
+        let (seconds, mut drawn_s) = (self.seconds(), 0.0);
+        while drawn_s < seconds - 1e-6 {
+            let mut at_s = rng.random_range(0.0..seconds);
+            let is_here = |run: &&RunBlocks| {
+                let is_here = at_s < run.seconds();
+                at_s -= if is_here { 0.0 } else { run.seconds() };
+                is_here
+            };
+            let Some(run) = self.runs.iter().find(is_here) else { break };
+            let RunBlocks { blocks, block_s } = run;
+            let start = blocks.start + stats::index(at_s / block_s).min(blocks.len() - 1);
+            let length = run.blocks_in(segment_s).min(blocks.len());
             let end = start + length;
-            draw.push(start..end.min(run.end));
-            if end > run.end {
-                draw.push(run.start..run.start + (end - run.end));
+            draw.push(start..end.min(blocks.end));
+            if end > blocks.end {
+                draw.push(blocks.start..blocks.start + (end - blocks.end));
             }
-            drawn += length;
+            drawn_s += length as f64 * block_s;
         }
         draw
     }
 
     /// Returns each block's share of values in bin `j` or beyond, as one series per run.
-    fn shares_from(&self, j: usize) -> Vec<Vec<f64>> {
+    fn shares_from(&self, j: usize) -> Vec<BlockSeries> {
         self.series(|i| {
             let (block, bins) = (i..i + 1, self.bins.len());
             let all = self.below(&block, bins);
@@ -163,8 +210,12 @@ impl Blocks {
     }
 
     /// Returns a figure for each block, as one series per run.
-    fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
-        self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
+    fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<BlockSeries> {
+        let of = |run: &RunBlocks| BlockSeries {
+            figures: run.blocks.clone().map(&figure).collect(),
+            block_s: run.block_s,
+        };
+        self.runs.iter().map(of).collect()
     }
 }
 
@@ -203,8 +254,8 @@ pub(super) struct Effort {
 /// correlation is therefore also measured at lower quantiles.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooCorrelated> {
     let beyond = |side: &Blocks, q: f64| side.shares_from(side.quantile_bin(&side.whole(), q) + 1);
-    let series = [a, b].map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)).collect());
-    ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
+    let series = [a, b].into_iter().flat_map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)));
+    ratio([a, b], &series.collect::<Vec<_>>(), |side, draw| side.quantile(draw, q), effort)
 }
 
 /// Share of a run's latencies beyond a limit.
@@ -231,7 +282,7 @@ pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Opti
     let share = beyond(&whole_run) / all;
     let middle = side.quantile_bin(&side.whole(), 0.5) + 1;
     let series = [upto, middle].into_iter().flat_map(|j| side.shares_from(j));
-    let length = whole(series.map(|series| block_length(&series)).fold(1.0, f64::max));
+    let length = whole(series.map(|series| block_length(&series.figures)).fold(1.0, f64::max));
     let segments: Vec<Range<usize>> =
         whole_run.clone().step_by(length).map(|first| first..(first + length).min(whole_run.end)).collect();
     let n = segments.len() as f64;
@@ -245,7 +296,8 @@ pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Opti
 
 /// Compares the send rates of both sides.
 pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooCorrelated> {
-    let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
+    let of = |side: &Blocks| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64);
+    let series: Vec<BlockSeries> = [a, b].into_iter().flat_map(of).collect();
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
@@ -262,29 +314,26 @@ pub(super) struct TooCorrelated {
 /// because one side alone often does not show the correlation.
 fn ratio(
     sides: [&Blocks; 2],
-    series: &[Vec<Vec<f64>>; 2],
+    series: &[BlockSeries],
     figure: impl Fn(&Blocks, &Resample) -> f64,
     effort: Effort,
 ) -> Result<Ratio, TooCorrelated> {
     let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
-    let of_each = || sides.iter().zip(series).flat_map(|(side, all)| all.iter().map(move |one| (side, one)));
-    let lasts_s = of_each().map(|(side, one)| block_length(one).ceil() * side.block_s);
+    let lasts_s = series.iter().map(|one| block_length(&one.figures).ceil() * one.block_s);
     let segment_s = lasts_s.fold(0.0, f64::max);
-    let length = |side: &Blocks| whole(segment_s / side.block_s - 1e-9);
-    let lengths = sides.map(length);
-    let segments = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
-    let fewest = segments(0).min(segments(1));
+    let [first, second] = sides.map(|side| side.segments(segment_s));
+    let fewest = first.min(second);
     if fewest < FEWEST {
         return Err(TooCorrelated { segment_s, baseline, candidate });
     }
     let observed = (candidate / baseline).ln();
-    let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
+    let shown = series.iter().map(|one| shown(&one.figures, segment_s / one.block_s)).fold(1.0, f64::min);
     let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
     // A fixed seed makes the same input yield the same numbers.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
         .map(|_| {
-            let [a, b] = [0, 1].map(|i| figure(sides[i], &sides[i].draw(lengths[i], &mut rng)));
+            let [a, b] = sides.map(|side| figure(side, &side.draw(segment_s, &mut rng)));
             observed + widening * ((b / a).ln() - observed)
         })
         .filter(|ratio| ratio.is_finite())

@@ -5,8 +5,9 @@
 //! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
+use super::exposure::Exposure;
 use super::{CompareOptions, Sample, less_is_better};
-use crate::judgements::comparison::{ComparisonRow, Judgement, Method, Metric, MetricUnit};
+use crate::judgements::comparison::{ComparisonRow, Method, Metric, MetricUnit};
 use crate::statistics::exact::{self, Proportion, Weighed};
 use rolldrop_explain::math::stats;
 
@@ -17,11 +18,11 @@ pub(super) fn rows(
     options: &CompareOptions,
 ) -> Vec<ComparisonRow> {
     let mut rows = vec![drops(baseline, candidate, options)];
-    let errors = |sample: &Sample| sample.app_errors;
-    let (a, b) = (share(baseline, errors), share(candidate, errors));
-    if a.hits + b.hits > 0 {
-        let mut row = figures(Metric::AppErrors, a, b);
-        judge_totals(&mut row, baseline, candidate, [a, b], options);
+    let sides = [baseline, candidate];
+    let hits = sides.map(|side| share(side, |sample| sample.app_errors));
+    if hits.iter().any(|side| side.hits > 0) {
+        let mut row = figures(Metric::AppErrors, sides, hits, Exposure::Requests);
+        judge_totals(&mut row, sides, hits, Exposure::Requests, options);
         rows.push(row);
     }
     rows
@@ -32,55 +33,64 @@ fn share(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> Proportion {
     Proportion { hits: samples.iter().map(of).sum(), n: samples.iter().map(|sample| sample.total).sum() }
 }
 
-fn figures(metric: Metric, a: Proportion, b: Proportion) -> ComparisonRow {
+/// Returns a row with each side's rate per unit, the rate that its test compares.
+fn figures(
+    metric: Metric,
+    sides: [&[Sample]; 2],
+    hits: [Proportion; 2],
+    exposure: Exposure,
+) -> ComparisonRow {
+    let rate = |i: usize| Some(hits[i].hits as f64 / exposure.units_of_all(sides[i]));
+    let (unit, terminations) = match exposure {
+        Exposure::Terminations => {
+            let ended = |side: &[Sample]| side.iter().map(|run| run.terminations.len() as u64).sum();
+            (MetricUnit::PerTermination, Some(sides.map(ended)))
+        }
+        Exposure::Requests | Exposure::Runs => (MetricUnit::Share, None),
+    };
     ComparisonRow {
-        baseline: Some(a.share()),
-        candidate: Some(b.share()),
-        ..ComparisonRow::unknown(metric, MetricUnit::Share, Method::Totals([a, b]))
+        baseline: rate(0),
+        candidate: rate(1),
+        ..ComparisonRow::unknown(metric, unit, Method::Totals { hits, terminations })
     }
 }
 
 fn drops(baseline: &[Sample], candidate: &[Sample], options: &CompareOptions) -> ComparisonRow {
-    let lost = |sample: &Sample| sample.dropped;
-    let (a, b) = (share(baseline, lost), share(candidate, lost));
-    let mut row = figures(Metric::Dropped, a, b);
+    let sides = [baseline, candidate];
+    let hits = sides.map(|side| share(side, |sample| sample.dropped));
+    let is_lossy = hits.iter().any(|side| side.hits > 0);
     let all = || baseline.iter().chain(candidate);
+    let exposure = Exposure::of_losses(all());
+    let mut row = figures(Metric::Dropped, sides, hits, exposure);
     let ended = all().any(|sample| !sample.terminations.is_empty());
-    if (ended || all().any(|sample| sample.blocks.is_empty())) && a.hits + b.hits > 0 {
-        judge_totals(&mut row, baseline, candidate, [a, b], options);
+    if (ended || all().any(|sample| sample.blocks.is_empty())) && is_lossy {
+        judge_totals(&mut row, sides, hits, exposure, options);
     } else if ended {
-        (row.verdict, row.method) = (None, Method::ByTermination([a, b]));
+        (row.verdict, row.method) = (None, Method::ByTermination(hits));
     } else {
-        judge_over_time(&mut row, baseline, candidate, [a, b], options);
+        judge_over_time(&mut row, baseline, candidate, hits, options);
     }
     row
 }
 
-/// Returns each side's exposure to loss: the number of terminations, or of requests if a side has no termination.
-fn exposures(baseline: &[Sample], candidate: &[Sample]) -> [f64; 2] {
-    let ended = |samples: &[Sample]| samples.iter().map(|s| s.terminations.len()).sum::<usize>() as f64;
-    let requests = |samples: &[Sample]| samples.iter().map(|s| s.total).sum::<u64>() as f64;
-    let sides = [baseline, candidate];
-    match sides.map(ended) {
-        [a, b] if a > 0.0 && b > 0.0 => [a, b],
-        _ => sides.map(requests),
-    }
-}
-
+/// Judges by the test of totals. The verdict points where the rates of the row do, because they have the exposure of
+/// the test.
 fn judge_totals(
     row: &mut ComparisonRow,
-    baseline: &[Sample],
-    candidate: &[Sample],
-    [a, b]: [Proportion; 2],
+    sides: [&[Sample]; 2],
+    hits: [Proportion; 2],
+    exposure: Exposure,
     options: &CompareOptions,
 ) {
-    let [exposed_a, exposed_b] = exposures(baseline, candidate);
-    let runs_a = baseline.len() as f64;
-    let runs_b = if exposed_a > 0.0 { runs_a * exposed_b / exposed_a } else { candidate.len() as f64 };
-    row.verdict = Some(Judgement::CannotTell);
-    if let Some(p) = exact::totals([a.hits, b.hits], [runs_a, runs_b], 1.0 - options.confidence) {
-        row.p = Some(p);
-        row.verdict = Some(less_is_better(a.share(), b.share()));
+    let [exposed_a, exposed_b] = sides.map(|side| exposure.units_of_all(side));
+    let runs_a = sides[0].len() as f64;
+    row.p = exact::totals(
+        hits.map(|side| side.hits),
+        [runs_a, runs_a * exposed_b / exposed_a],
+        1.0 - options.confidence,
+    );
+    if let (Some(_), Some(a), Some(b)) = (row.p, row.baseline, row.candidate) {
+        row.verdict = Some(less_is_better(a, b));
     }
 }
 

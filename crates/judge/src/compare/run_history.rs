@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::blocks::{self, Beyond};
+use super::exposure::Exposure;
 use super::{CompareOptions, Sample, differences, worse_limits};
 use crate::judgements::comparison::{Difference, FEWEST_REQUESTS, FEWEST_RUNS, Quantile};
 use crate::judgements::gate_check::{
@@ -86,10 +87,11 @@ impl RunHistory {
             checks.extend(worse_limits::unjudged(&options.worse, candidate, &BaselineGrounds::FewRuns));
             return checks;
         }
-        let now = history_figures::of(candidate);
+        let losses = Exposure::of_losses(self.used.iter().chain([candidate]));
+        let now = history_figures::of(candidate, losses);
         // Sorted by name, the order in which the checks are listed.
         let mut then: BTreeMap<String, Vec<HistoryFigure>> = BTreeMap::new();
-        for figure in self.used.iter().flat_map(history_figures::of) {
+        for figure in self.used.iter().flat_map(|run| history_figures::of(run, losses)) {
             then.entry(figure.metric.to_string()).or_default().push(figure);
         }
         then.retain(|_, known| {

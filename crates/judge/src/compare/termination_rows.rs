@@ -91,23 +91,26 @@ pub(super) fn windows(
                 side.iter().filter(|w| w.0 == *consumer).map(|w| w.1).collect()
             };
             let (all_a, all_b) = (all(&a), all(&b));
-            let bounded =
-                |all: &[Option<f64>]| all.iter().flatten().map(|s| Weighed::one(*s)).collect::<Vec<_>>();
+            // A side is unknown if any of its windows is: the others alone would make it look shorter than it is.
+            let bounded = |all: &[Option<f64>]| -> Option<Vec<Weighed>> {
+                let units =
+                    all.iter().map(|upper_s| upper_s.map(Weighed::one)).collect::<Option<Vec<_>>>()?;
+                (!units.is_empty()).then_some(units)
+            };
             let (bounded_a, bounded_b) = (bounded(&all_a), bounded(&all_b));
-            let mean = |units: &[Weighed]| (!units.is_empty()).then(|| exact::mean(units));
-            let unbounded = all_a.len() + all_b.len() - bounded_a.len() - bounded_b.len();
+            let unbounded = all_a.iter().chain(&all_b).filter(|upper_s| upper_s.is_none()).count();
             let method = Method::Unbounded { unbounded, windows: all_a.len() + all_b.len() };
             let metric = Metric::MeanWindow { mode, consumer: consumer.clone(), is_only };
             let mut row = ComparisonRow {
-                baseline: mean(&bounded_a),
-                candidate: mean(&bounded_b),
+                baseline: bounded_a.as_ref().map(exact::mean),
+                candidate: bounded_b.as_ref().map(exact::mean),
                 ..ComparisonRow::unknown(metric, MetricUnit::Seconds, method)
             };
-            if let (Some(mean_a), Some(mean_b), 0) = (row.baseline, row.candidate, unbounded) {
-                row.method = Method::WindowPermutation { windows: [bounded_a.len(), bounded_b.len()] };
-                row.p = exact::informative(&bounded_a, &bounded_b, 1.0 - options.confidence);
+            if let (Some(a), Some(b)) = (bounded_a, bounded_b) {
+                row.method = Method::WindowPermutation { windows: [a.len(), b.len()] };
+                row.p = exact::informative(&a, &b, 1.0 - options.confidence);
                 if row.p.is_some() {
-                    row.verdict = Some(less_is_better(mean_a, mean_b));
+                    row.verdict = Some(less_is_better(exact::mean(&a), exact::mean(&b)));
                 }
             }
             rows.push(row);

@@ -12,7 +12,7 @@ use super::episodes::Episode;
 use super::sample::{EndedPod, LatencyQuantiles, TimeBlock, bin};
 use super::*;
 use crate::gate::ComparableFigures;
-use crate::judgements::comparison::{LatencyKind, Method, Proportion};
+use crate::judgements::comparison::{LatencyKind, Method, MetricUnit, Proportion};
 use rolldrop_explain::model::{CheckVerdict, Mode};
 use rolldrop_record::{Outcome, Stamp};
 
@@ -225,6 +225,23 @@ fn single_run_proves_only_equal_rate() {
 }
 
 #[test]
+fn rate_counts_each_run_by_its_own_blocks() {
+    let side = |block_s: f64, blocks: usize| {
+        let requests = stats::index((200.0 * block_s).round()) as u64;
+        let block = TimeBlock { total: requests, ..TimeBlock::default() };
+        Sample { is_closed_loop: true, block_s, ..of(vec![block; blocks], Vec::new()) }
+    };
+    // Runs of 30 s and 90 s, whose blocks differ in length.
+    let runs = [side(0.1, 300), side(0.2, 450)];
+    let rows = compare(&runs, &runs, &quick()).unwrap().rows;
+    let rate = rows.iter().find(|row| row.metric == Metric::Rate).unwrap();
+    assert!(rate.baseline.is_some_and(|rate| (rate - 200.0).abs() < 1e-6), "{rate:?}");
+    // All resamples have the same rate, too.
+    let change = rate.change.unwrap();
+    assert!((change.lower - 1.0).abs() < 1e-6 && (change.upper - 1.0).abs() < 1e-6, "{change:?}");
+}
+
+#[test]
 fn tolerance_accepts_small_differences() {
     let mut rng = SmallRng::seed_from_u64(5);
     let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
@@ -260,6 +277,32 @@ fn three_terminations_prove_no_difference() {
     assert_eq!(few, Some(Judgement::CannotTell), "{method:?}");
     assert!(matches!(method, Method::Fisher { needed: Some(4), .. }), "{method:?}");
     assert_eq!(verdict(10).0, Some(Judgement::Worse));
+}
+
+#[test]
+fn unbounded_windows_are_inconclusive() {
+    let side = |windows_s: &[Option<f64>]| {
+        let mut side = of(Vec::new(), vec![alone(0); windows_s.len()]);
+        for (ended, window_s) in side.terminations.iter_mut().zip(windows_s) {
+            ended.windows_s = BTreeMap::from([("service web".to_owned(), *window_s)]);
+        }
+        side
+    };
+    let bounded = side(&[Some(0.5); 10]);
+    let mut partly = vec![None; 9];
+    partly.push(Some(0.4));
+    let (partly, unknown) = (side(&partly), side(&[None; 10]));
+    let consumer = "service web".to_owned();
+    let window = CheckName::Baseline(Metric::MeanWindow { mode: Mode::Isolated, consumer, is_only: true });
+    for (baseline, candidate) in
+        [(&bounded, &partly), (&partly, &bounded), (&partly, &partly), (&bounded, &unknown)]
+    {
+        let (verdict, evidence) = verdict_of(baseline, candidate, &window);
+        assert_eq!(verdict, CheckVerdict::Inconclusive, "{evidence:?}");
+    }
+    // Windows that neither side ever bounds are no figure of these runs.
+    let none = checks(slice::from_ref(&unknown), &unknown, &quick()).unwrap();
+    assert!(none.iter().all(|check| check.name != window), "{none:?}");
 }
 
 #[test]
@@ -342,12 +385,33 @@ fn lossy_rollout_fails_against_lossless_baseline() {
     let (verdict, evidence) = verdict_of(&none, &lost, &DROPPED);
     assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
     let CheckEvidence::Row(row) = evidence else { panic!("{evidence:?}") };
-    assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
-    assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })));
+    assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(16.0)));
+    let hits = [0, 96].map(|hits| Proportion { hits, n: 5_000 });
+    assert_eq!(row.method, Method::Totals { hits, terminations: Some([6, 6]) });
     // With one run per side, losing a few requests, or about as many as before, proves nothing.
     assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&lost, &none, &DROPPED).0, CheckVerdict::Pass);
+}
+
+#[test]
+fn verdict_follows_losses_per_termination() {
+    let side = |dropped, ended| totals(60_000, dropped, ended);
+    // About as many requests were lost, but by ten times as many terminations.
+    let fewer = compare(&[side(100, 10)], &[side(101, 100)], &quick()).unwrap().rows.remove(0);
+    assert_eq!((fewer.verdict, fewer.unit), (Some(Judgement::Better), MetricUnit::PerTermination));
+    assert_eq!((fewer.baseline, fewer.candidate), (Some(10.0), Some(1.01)));
+    // Fewer requests were lost, but each termination lost ten times as many.
+    let (verdict, evidence) = verdict_of(&side(100, 100), &side(99, 10), &DROPPED);
+    assert_eq!(verdict, CheckVerdict::Inconclusive, "{evidence:?}");
+}
+
+#[test]
+fn app_errors_count_per_request() {
+    let side = |app_errors, ended| Sample { app_errors, ..totals(60_000, 0, ended) };
+    let rows = compare(&[side(4, 10)], &[side(200, 100)], &quick()).unwrap().rows;
+    let row = rows.iter().find(|row| row.metric == Metric::AppErrors).unwrap();
+    assert_eq!((row.p, row.unit), (exact::totals([4, 200], [1.0, 1.0], 0.05), MetricUnit::Share));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! shows it to be worse, or if it is a latency that does not overlap the baseline's latencies. All other figures are
 //! inconclusive.
 
+use super::exposure::Exposure;
 use super::latency_rows::Disjoint;
 use super::run_history::history_figures::Scale;
 use super::run_history::{Doubts, after_none, spread};
@@ -157,8 +158,8 @@ impl ComparedLimit<'_> {
         self.check(CheckVerdict::Inconclusive, None, grounds)
     }
 
-    /// Returns the number of terminations or requests over which the figure counts events.
-    fn exposure(&self, sample: &Sample) -> f64 {
+    /// Returns the units over which the figure counts events in these runs.
+    fn exposure<'r>(&self, runs: impl IntoIterator<Item = &'r Sample>) -> Exposure {
         let by_requests = [
             "appErrors",
             "appErrors.whileEnding",
@@ -166,13 +167,11 @@ impl ComparedLimit<'_> {
             "outcomes.http_error",
             "outcomes.not_sent",
         ];
-        let n = match self.limit.kind {
-            Kind::Total if by_requests.contains(&&*self.limit.key) => sample.total as f64,
-            Kind::Total if sample.terminations.is_empty() => sample.total as f64,
-            Kind::Total => sample.terminations.len() as f64,
-            _ => 1.0,
-        };
-        n.max(1.0)
+        match self.limit.kind {
+            Kind::Total if by_requests.contains(&&*self.limit.key) => Exposure::Requests,
+            Kind::Total => Exposure::of_losses(runs),
+            _ => Exposure::Runs,
+        }
     }
 
     /// Returns the run's figure along with the baseline's; fails if fewer than `fewest` baseline runs have the figure.
@@ -186,10 +185,11 @@ impl ComparedLimit<'_> {
             Ok(value) => *value,
             Err(unknown) => return Err(Box::new(self.open(BaselineGrounds::Unknown(unknown.clone())))),
         };
+        let exposure = self.exposure(runs.iter().chain([candidate]));
         let (mut then, mut without) = (Vec::new(), None);
         for run in runs {
             match figure(&run.by_key, self.target.as_deref(), &self.limit.key) {
-                Ok(value) => then.push((value, self.exposure(run))),
+                Ok(value) => then.push((value, exposure.units(run))),
                 Err(unknown) => without = Some((run.name.clone(), unknown)),
             }
         }
@@ -202,7 +202,7 @@ impl ComparedLimit<'_> {
                 without,
             })));
         }
-        Ok(Compared { asked: self, now, exposure: self.exposure(candidate), then })
+        Ok(Compared { asked: self, now, exposure: exposure.units(candidate), then })
     }
 
     /// Checks a run that has enough earlier runs.

@@ -193,7 +193,6 @@ impl HistoryWindows {
             (windows, true) => Basis::LongestWindow(LongestWindow {
                 windows,
                 unbounded: self.unbounded,
-                upper_s: self.upper_s,
                 lasted: self.lasted.clone().map(|(lower_s, pod)| (lower_s, WindowOwner::Pod(pod))),
             }),
         };

@@ -6,19 +6,19 @@ use super::figure::largest;
 use super::known::{ComparableFigures, FiguresOfTarget, Keyed, KnownFigure};
 use super::request_checks::{CheckedRequests, no_termination};
 use super::window_checks::{Windows, no_window};
-use super::{ending_checks, planned, stream_checks, times};
+use super::{ending_checks, planned, rollout_checks, stream_checks, times};
 use crate::judgements::basis::Measured;
 use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
-use rolldrop_explain::model::{CheckVerdict, Latencies, RunResult, TargetResult, Unit};
+use rolldrop_explain::model::{CheckVerdict, Latencies, Recommendation, RunResult, TargetResult};
 use rolldrop_record::Cause;
-use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
+use rolldrop_record::expect::{Bounds, Expect, LatencyFigure, Part as Named, Span, WindowLimits};
 
 /// Figures of all requests, or of a part of them.
 pub(super) struct PartFigures<'a> {
     result: &'a RunResult,
     pub(super) requests: CheckedRequests<'a>,
     latency_ms: &'a Latencies,
-    longest_outage_s: f64,
+    outage: Measured,
     /// Consumer to which the part is limited; `None` for all.
     consumer: Option<&'a str>,
 }
@@ -33,10 +33,11 @@ impl<'a> PartFigures<'a> {
                 counts: &result.requests,
                 groups: &result.groups,
                 terminations: of,
+                independent: Recommendation::independent_ends(&result.recommendation),
                 confidence: result.confidence(),
             },
             latency_ms: &result.latency_ms,
-            longest_outage_s: result.longest_outage_s,
+            outage: times::outage(result.longest_outage_s, result.is_failing_at_end),
             consumer: None,
         }
     }
@@ -49,10 +50,11 @@ impl<'a> PartFigures<'a> {
                 counts: &target.requests,
                 groups: &target.groups,
                 terminations: pods.zip(&target.terminations).collect(),
+                independent: Recommendation::independent_ends(&result.recommendation),
                 confidence: result.confidence(),
             },
             latency_ms: &target.latency_ms,
-            longest_outage_s: target.longest_outage_s,
+            outage: times::outage(target.longest_outage_s, target.is_failing_at_end),
             consumer: Some(&target.consumer),
         }
     }
@@ -72,7 +74,7 @@ impl<'a> PartFigures<'a> {
             ("requests.ok".to_owned(), requests.ok_outside()),
             ("requests.notSent".to_owned(), count(requests.counts.not_sent)),
             ("windows".to_owned(), windows.longest()),
-            ("outage".to_owned(), Measured::exactly(Unit::Seconds, self.longest_outage_s)),
+            ("outage".to_owned(), self.outage.clone()),
         ];
         let causes = requests.counts.by_cause.iter();
         all.extend(causes.map(|(cause, n)| (format!("causes.{cause}"), count(*n))));
@@ -95,11 +97,11 @@ impl<'a> PartFigures<'a> {
     fn figures_of_all(&self) -> Keyed {
         let mut all = self.figures();
         let result = self.result;
-        let nothing: [fn() -> Measured; 3] = [no_termination, times::no_start, times::no_rollout];
+        let nothing: [fn() -> Measured; 3] = [no_termination, times::no_start, rollout_checks::no_rollout];
         let each = [
             ("deadSeconds", self.windows().each_dead()),
             ("starts.firstRequest", times::each_start(&result.starts)),
-            ("rollout", times::each_rollout(result)),
+            ("rollout", rollout_checks::each_rollout(result)),
         ];
         for ((key, each), nothing) in each.into_iter().zip(nothing) {
             all.insert(key.to_owned(), largest(&each).unwrap_or_else(nothing).most());
@@ -128,7 +130,8 @@ impl<'a> PartFigures<'a> {
         let mut checks = self.requests.checks(expect);
         let windows = self.windows();
         checks.extend(expect.windows.iter().flat_map(|limits| windows.checks(limits)));
-        checks.extend(expect.outage.iter().flat_map(|bounds| times::outage(self.longest_outage_s, *bounds)));
+        let outage = |bounds: &Bounds<Span>| self.outage.within("outage", bounds.map(Span::seconds));
+        checks.extend(expect.outage.iter().flat_map(outage));
         checks.extend(expect.dead_seconds.iter().flat_map(|bounds| windows.dead_seconds(*bounds)));
         if let Some(limits) = &expect.latency {
             checks.extend(times::latency(self.latency_ms, self.result.load.is_closed_loop(), limits));
@@ -212,6 +215,7 @@ fn known(result: &RunResult) -> Cow<'_, [TargetResult]> {
         requests: result.requests.clone(),
         latency_ms: result.latency_ms.clone(),
         longest_outage_s: result.longest_outage_s,
+        is_failing_at_end: result.is_failing_at_end,
         terminations: result.terminations.iter().map(|t| t.requests.clone()).collect(),
         groups: result.groups.clone(),
     });

@@ -1,10 +1,10 @@
 //! Checks on requests. Counts are judged as observed, shares by their bounds.
 //!
-//! One termination loses its requests together, so a share is bounded by terminations, or by groups of terminations
-//! that share their losses: the proportion of these units that lose anything (Clopper and Pearson) times the loss per
-//! losing unit, which is assumed to lie between the smallest and the largest loss seen. With 24 units or more, if at
-//! least five lost something, Student's t bounds the mean loss instead. Losses that cannot be attributed to any
-//! termination count as observed.
+//! One termination loses its requests together, and so do pods that left the rules in one step. So a share is bounded by
+//! independent terminations, or by groups of terminations that share their losses: the proportion of these units that
+//! lose anything (Clopper and Pearson) times the loss per losing unit, which is assumed to lie between the smallest and
+//! the largest loss seen. With 24 units or more, if at least five lost something, Student's t bounds the mean loss
+//! instead. Losses that cannot be attributed to any termination count as observed.
 
 use super::figure::{each_limit, each_within};
 use crate::judgements::basis::{Basis, LossUnits, Measured, PodFact};
@@ -26,6 +26,8 @@ pub(super) struct CheckedRequests<'a> {
     pub(super) groups: &'a [LossGroup],
     /// Each termination's pod and its requests.
     pub(super) terminations: Vec<(&'a str, &'a TerminationRequests)>,
+    /// Number of the run's terminations whose losses are independent.
+    pub(super) independent: usize,
     /// Confidence of each bound.
     pub(super) confidence: f64,
 }
@@ -139,14 +141,20 @@ impl CheckedRequests<'_> {
         check
     }
 
-    /// Returns `of` for each loss group, and 0 for each termination that is in no group.
-    fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
+    /// Counts the terminations that are in no loss group.
+    fn ungrouped(&self) -> usize {
         let grouped: usize = self.groups.iter().map(|group| group.terminations.len()).sum();
-        let alone = self.terminations.len().saturating_sub(grouped);
-        self.groups.iter().map(of).chain(std::iter::repeat_n(0, alone)).collect()
+        self.terminations.len().saturating_sub(grouped)
     }
 
-    /// Counts the terminations; those that share losses count once.
+    /// Returns `of` for each loss group, and 0 for each further unit that lost nothing: a termination that is in no
+    /// group, as far as the terminations are independent.
+    fn units(&self, of: impl Fn(&LossGroup) -> u64) -> Vec<u64> {
+        let further = self.independent.max(1).saturating_sub(self.groups.len());
+        self.groups.iter().map(of).chain(std::iter::repeat_n(0, further.min(self.ungrouped()))).collect()
+    }
+
+    /// Counts the terminations; those that share losses, or that left the rules in one step, count once.
     fn loss_units(&self) -> LossUnits {
         let n = self.units(|_| 0).len();
         LossUnits { number: len(n), are_groups: n != self.terminations.len() }
@@ -228,7 +236,8 @@ impl CheckedRequests<'_> {
 
     /// Returns the losses of each group of terminations that share losses, and of each ungrouped termination.
     pub(super) fn each_group(&self) -> Vec<Measured> {
-        self.units(lost_of).into_iter().map(Measured::count).collect()
+        let ungrouped = std::iter::repeat_n(0, self.ungrouped());
+        self.groups.iter().map(lost_of).chain(ungrouped).map(Measured::count).collect()
     }
 
     fn per_group(&self, bounds: Bounds<u64>) -> Vec<Check> {

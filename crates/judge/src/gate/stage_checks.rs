@@ -22,7 +22,7 @@ pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bou
 /// Returns the time at which a termination reached a stage. The timeline counts from the latest possible t0, so the
 /// true time may be longer by t0's uncertainty. If a watch reported the stage after a gap, the stage may have been
 /// reached at any time since the gap began.
-fn of_end(termination: &Termination, stage: Stage) -> Measured {
+pub(super) fn of_end(termination: &Termination, stage: Stage) -> Measured {
     let Termination { pod, timeline, t0_s, t0_uncertainty_s, watch_gaps, windows, .. } = termination;
     let Some(at) = timeline.get(&stage) else {
         // If no new connection arrived after t0, none arrived after the windows.

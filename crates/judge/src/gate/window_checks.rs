@@ -84,7 +84,7 @@ impl<'a> Windows<'a> {
         let low = lasted.as_ref().map(|(lower_s, _)| *lower_s);
         let high = upper_s.filter(|_| unbounded == 0);
         let (windows, unbounded) = (len(all().count()), len(unbounded));
-        let basis = Basis::LongestWindow(LongestWindow { windows, unbounded, upper_s, lasted });
+        let basis = Basis::LongestWindow(LongestWindow { windows, unbounded, lasted });
         Measured::between(Unit::Seconds, low, None, high).because(basis)
     }
 

@@ -99,6 +99,8 @@ pub enum Basis {
     NoEnd,
     /// No pod started.
     NoStart,
+    /// Requests still failed when the load ended.
+    StillFailing,
     /// The exit codes of these pods were not seen.
     UnseenExitCodes(Vec<String>),
     /// No rollout was measured.
@@ -180,7 +182,7 @@ pub enum LatencyBasis {
     },
 }
 
-/// Number of terminations, counting those that share losses once.
+/// Number of terminations, counting those that share losses, or that left the rules in one step, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossUnits {
     /// Number of units.
@@ -196,8 +198,6 @@ pub struct LongestWindow {
     pub windows: u64,
     /// Number of windows without an upper bound.
     pub unbounded: u64,
-    /// Largest upper bound, in seconds.
-    pub upper_s: Option<f64>,
     /// Largest lower bound, in seconds, and the pods to which that window may belong.
     pub lasted: Option<(f64, WindowOwner)>,
 }

@@ -212,8 +212,13 @@ impl Quantile {
 /// Method of a row's judgement, or the reason why it is inconclusive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
-    /// The test of totals. Holds each side's lost requests, out of all.
-    Totals([Proportion; 2]),
+    /// The test of totals.
+    Totals {
+        /// Each side's lost requests, out of all.
+        hits: [Proportion; 2],
+        /// Number of pods that ended on each side, if losses count per termination.
+        terminations: Option<[u64; 2]>,
+    },
     /// Requests are judged per termination.
     ByTermination([Proportion; 2]),
     /// Neither side lost any requests.
@@ -309,6 +314,8 @@ pub enum MetricUnit {
     Share,
     /// A count.
     Count,
+    /// A count for each termination.
+    PerTermination,
     /// Seconds.
     Seconds,
     /// Milliseconds.

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Estimate, whole};
-use crate::statistics::counts::{count_quantile, rate_quantile};
+use rolldrop_explain::math::counts::{count_quantile, rate_quantile};
 use rolldrop_explain::math::stats;
 
 /// Minimum number of streams that outlast a budget. With fewer, nothing is known, because the longest stream in the

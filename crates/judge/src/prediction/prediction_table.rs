@@ -130,13 +130,14 @@ impl StreamPrediction {
         let terminations = terminations.unwrap_or(pods as u64);
         let least_grace = virtually.least_grace(sleep_s, max_cut, confidence);
         let least_sleep = virtually.least_sleep(max_cut, confidence);
-        let forecasts = |least: Estimate<u64>, end: &dyn Fn(f64) -> PodShutdown| {
+        let forecasts = |least: Estimate<u64>, from_s: f64, end: &dyn Fn(f64) -> PodShutdown| {
             let mut seconds: Vec<f64> = GRACES_S.map(f64::from).to_vec();
             seconds.extend(graces_s);
             seconds.extend(least.known().map(|seconds| seconds as f64));
+            seconds.retain(|seconds| *seconds <= steady_s);
+            seconds.iter_mut().for_each(|seconds| *seconds = seconds.max(from_s));
             seconds.sort_by(f64::total_cmp);
             seconds.dedup();
-            seconds.retain(|seconds| *seconds <= steady_s);
             seconds
                 .into_iter()
                 .map(|seconds| virtually.forecast(end(seconds), terminations, confidence))
@@ -152,12 +153,12 @@ impl StreamPrediction {
             missing: steady.missing,
             window_s,
             sleep_s,
-            draining: forecasts(least_grace, &|grace_s| PodShutdown {
+            draining: forecasts(least_grace, sleep_s, &|grace_s| PodShutdown {
                 sleep_s,
-                grace_s: grace_s.max(sleep_s),
+                grace_s,
                 on_sigterm: OnSigterm::Drains,
             }),
-            cutting: forecasts(least_sleep, &|sleep_s| PodShutdown {
+            cutting: forecasts(least_sleep, 0.0, &|sleep_s| PodShutdown {
                 sleep_s,
                 grace_s: sleep_s,
                 on_sigterm: OnSigterm::Cuts,

@@ -293,6 +293,14 @@ fn prediction_covers_requested_grace_periods() {
 }
 
 #[test]
+fn grace_periods_within_sleep_yield_one_row() {
+    let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
+    let predicted = StreamPrediction::of(&steady, &asked(&[], Some(45.0))).unwrap();
+    let shown: Vec<f64> = predicted.draining.iter().map(|row| row.end.grace_s).collect();
+    assert_eq!(shown, [45.0, 60.0, 120.0, 300.0, 600.0]);
+}
+
+#[test]
 fn prediction_needs_pods_and_full_population() {
     let missing = Some(MissingShare::AtLeast(0.2));
     let refused = |steady: &SteadyStreams| StreamPrediction::of(steady, &asked(&[], None)).unwrap_err();

@@ -59,6 +59,7 @@ pub(super) fn run(lost: &[u64]) -> RunResult {
     result.latency_ms = Latencies { response: steady, service: steady, steady, disrupted };
     result.longest_outage_s = 0.4;
     result.aim = Aim::Disrupt;
+    (result.recommendation[0].terminations, result.recommendation[0].units) = (lost.len(), lost.len());
     result
 }
 
@@ -119,6 +120,16 @@ fn lossless_pass_states_detectable_rate() {
     assert_eq!(units, LossUnits { number: 29, are_groups: false });
     assert_eq!(basis(&[1, 0, 0], 1), Basis::Observed, "something was lost");
     assert_eq!(basis(&[], 0), Basis::Observed, "no pod ended");
+    // Thirty pods that left the rules in two steps are two units.
+    let mut together = run(&[0; 30]);
+    (together.recommendation[0].mode, together.recommendation[0].units) = (Mode::Rollout, 2);
+    let check = only(&together, json!({"dropped": {"max": 0}}));
+    let Basis::Power { share, units, .. } = measured(&check).basis else { panic!("{check:?}") };
+    assert!((share - 0.776).abs() < 5e-4, "{share}");
+    assert_eq!(units, LossUnits { number: 2, are_groups: true });
+    let share = only(&together, json!({"dropped": {"max": "0.1%"}}));
+    let Basis::Losses { units, .. } = measured(&share).basis else { panic!("{share:?}") };
+    assert_eq!(units.number, 2);
 }
 
 #[test]
@@ -197,6 +208,7 @@ fn target_limit_applies_per_node() {
         requests: RequestCounts { dropped, ..result.requests.clone() },
         latency_ms: result.latency_ms.clone(),
         longest_outage_s: 0.0,
+        is_failing_at_end: false,
         terminations: vec![TerminationRequests::default(); 3],
         groups: Vec::new(),
     };
@@ -534,6 +546,36 @@ fn every_gate_key_has_comparable_figure() {
     let open = of(&result, "windows");
     let gate::KnownFigure::Unbounded(Basis::LongestWindow(longest)) = open else { panic!("{open:?}") };
     assert_eq!((longest.unbounded, longest.windows), (1, 3));
+}
+
+#[test]
+fn outage_at_end_of_load_has_no_upper_bound() {
+    let mut result = run(&[0]);
+    (result.longest_outage_s, result.is_failing_at_end) = (2.0, true);
+    let outage = |max: &str| json!({"outage": {"max": max}});
+    assert_eq!(basis(&result, outage("3s")), (Inconclusive, Basis::StillFailing));
+    assert_eq!(verdict(&result, outage("1900ms")), Fail);
+    assert_eq!(verdict(&result, json!({"outage": {"min": "2s"}})), Pass);
+    let figures = gate::figures(&result);
+    assert_eq!(figures.get(None, "outage"), Some(gate::KnownFigure::Unbounded(Basis::StillFailing)));
+}
+
+#[test]
+fn rollout_limit_respects_t0_uncertainty() {
+    let mut result = run(&[0, 0]);
+    for t in &mut result.terminations {
+        (t.mode, t.t0_uncertainty_s) = (Mode::Rollout, 0.8);
+    }
+    // From the latest t0 of the first pod until the last was gone, 12 s later.
+    let rollout = |max: &str| json!({"rollout": {"max": max}});
+    assert_eq!(verdict(&result, rollout("11900ms")), Fail);
+    assert_eq!(verdict(&result, rollout("12500ms")), Inconclusive);
+    assert_eq!(verdict(&result, rollout("12800ms")), Pass);
+    // A watch that reported the deletion after a gap leaves the end open by as much.
+    let gap = WatchGap { resource: "pods".into(), from_s: 11.5, to_s: 12.0, lost: false };
+    result.terminations[1].watch_gaps.push(gap);
+    assert_eq!(verdict(&result, rollout("11900ms")), Inconclusive);
+    assert_eq!(verdict(&result, rollout("11400ms")), Fail);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::RolloutShape;
 use crate::prediction::{
     CONFIDENCE, Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PodShutdown, VirtualTerminations,
 };
-use crate::statistics::counts::count_quantile;
+use rolldrop_explain::math::counts::count_quantile;
 use rolldrop_explain::model::{RunResult, SteadyStreams};
 
 /// Streams of the pods that ended in a run.

@@ -62,12 +62,13 @@ fn windows(seconds: &[f64]) -> RunResult {
             t0_uncertainty_s: 0.0,
             t0_basis: T0Basis::OwnCall,
             t0_s: 0.0,
-            timeline: BTreeMap::from([(Stage::AppSigterm, 20.0), (Stage::AppExited, 21.4)]),
+            timeline: BTreeMap::from([(Stage::AppSigterm, 20.0), (Stage::AppExited, 21.2)]),
             pre_stop_seconds: Some(20),
             grace_period_seconds: 50,
             exit_code: Some(0),
             killed_at_grace_end: Some(false),
             failed_hooks: Some(BTreeSet::new()),
+            stopping_seconds: Some(1.4),
             windows: vec![window(*s)],
             requests: rolldrop_explain::model::TerminationRequests::default(),
             streams: None,
@@ -83,7 +84,7 @@ const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 #[test]
 fn sleep_is_longest_window_rounded_up() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
-    // The pods took 1.4 s to end after their sleep.
+    // The pods took 1.4 s to end after their sleep; their proxies exited last.
     let settings = PodSettings { pre_stop_seconds: 4, ..BEFORE };
     assert_eq!(choice.settings, settings);
     assert_eq!(choice.stopping_seconds.map(|s| (s * 10.0).round()), Some(14.0));

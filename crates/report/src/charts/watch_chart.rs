@@ -41,8 +41,8 @@ pub(in super::super) struct WatchSeries {
 pub(in super::super) struct WatchRow {
     pub(in super::super) name: String,
     pub(in super::super) terminations: u64,
-    /// Lost requests; `None` if no log names the pods.
-    pub(in super::super) lost: Option<Bounded>,
+    /// Lost requests, as bounds and in words; `None` if no log names the pods.
+    pub(in super::super) lost: Option<(Bounded, String)>,
     pub(in super::super) killed: u64,
 }
 
@@ -132,7 +132,8 @@ pub(in super::super) fn draw(series: &WatchSeries) -> Result<Chart, DrawError> {
 
 /// Draws the workloads. Returns the y coordinate below them.
 fn workloads(canvas: &mut Canvas, top: f64, rows: &[WatchRow], all: usize) -> f64 {
-    let lost = rows.iter().filter_map(|row| row.lost).map(|lost| lost.at_most).max().unwrap_or(0);
+    let lost =
+        rows.iter().filter_map(|row| row.lost.as_ref()).map(|(lost, _)| lost.at_most).max().unwrap_or(0);
     let killed = rows.iter().map(|row| row.killed).max().unwrap_or(0);
     let lost = Axis::linear(0.0, lost.max(1) as f64, LOST.0, LOST.1);
     let killed = Axis::linear(0.0, killed.max(1) as f64, KILLED.0, KILLED.1);
@@ -148,19 +149,18 @@ fn workloads(canvas: &mut Canvas, top: f64, rows: &[WatchRow], all: usize) -> f6
             Rect { left: from, top, right: axis.px(n as f64), bottom: top + BAR }
         };
         let muted = colored(SMALL, palette::MUTED);
-        match row.lost {
+        match &row.lost {
             None => canvas.text(LOST.0 + 6.0, y + 20.0, "unknown: no log names its pods", &muted),
-            Some(of) => {
+            Some((of, text)) => {
                 canvas.fill(bar(&lost, LOST.0, of.at_most), palette::BAND, FillPattern::Plain);
                 canvas.fill(bar(&lost, LOST.0, of.at_least), palette::DISRUPTED, FillPattern::Plain);
                 if !of.is_exact() {
                     whisker(canvas, (lost.px(of.at_least as f64), lost.px(of.at_most as f64)), y + ROW / 2.0);
                 }
-                let text = range(&of);
-                canvas.text(lost.px(of.at_most as f64) + 8.0, y + 20.0, &text, &SMALL);
+                canvas.text(lost.px(of.at_most as f64) + 8.0, y + 20.0, text, &SMALL);
                 canvas.tell(
                     bar(&lost, LOST.0, of.at_most.max(1)),
-                    format!("{}: {text} requests lost", row.name),
+                    format!("{}: requests lost: {text}", row.name),
                 );
             }
         }
@@ -192,8 +192,8 @@ fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), y: f64) {
 
 fn alt(rows: &[WatchRow]) -> String {
     let of = |row: &WatchRow| {
-        let lost = row.lost.map_or_else(|| "unknown".to_owned(), |lost| range(&lost));
-        format!("{}: {lost} requests lost, {} of {} pods killed", row.name, row.killed, row.terminations)
+        let lost = row.lost.as_ref().map_or("unknown", |(_, text)| text);
+        format!("{}: requests lost: {lost}; {} of {} pods killed", row.name, row.killed, row.terminations)
     };
     rows.iter().map(of).collect::<Vec<_>>().join("; ")
 }

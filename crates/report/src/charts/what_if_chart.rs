@@ -25,7 +25,7 @@ const LONGEST_S: f64 = 120.0;
 /// Data that the chart plots.
 #[derive(Debug, PartialEq)]
 struct WhatIfSeries {
-    /// Number of dropped requests.
+    /// Number of dropped requests that the headline counts.
     dropped: u64,
     /// Longest configured preStop sleep, in seconds.
     set_s: u64,
@@ -57,7 +57,8 @@ impl WhatIfSeries {
 /// Returns the series; `None` if nothing was lost while pods ended.
 fn series(analysis: &Analysis) -> Option<WhatIfSeries> {
     let result = &analysis.result;
-    if analysis.lost.is_empty() || result.terminations.is_empty() {
+    let dropped = len(analysis.counted_losses().count());
+    if dropped == 0 || result.terminations.is_empty() {
         return None;
     }
     let set_s = result.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0);
@@ -71,8 +72,7 @@ fn series(analysis: &Analysis) -> Option<WhatIfSeries> {
     let (certain_s, possible_s) = (needed(|s| s.certain_s), needed(|s| s.possible_s));
     let advised = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups)
         .and_then(|rec| Some((rec.advised_seconds()?, rec.pre_stop_seconds.is_some())));
-    let mut series =
-        WhatIfSeries { dropped: len(analysis.lost.len()), set_s, certain_s, possible_s, to_s: 0.0, advised };
+    let mut series = WhatIfSeries { dropped, set_s, certain_s, possible_s, to_s: 0.0, advised };
     let shown = [series.enough_s(), advised.map(|advised| advised.0), Some(set_s + 2)];
     let most = shown.into_iter().flatten().max().unwrap_or(0) as f64;
     series.to_s = (most * 1.2).min(LONGEST_S).max(set_s as f64 + 2.0);
@@ -243,7 +243,7 @@ fn marks(series: &WhatIfSeries) -> Vec<(u64, &'static str, Dash, f64)> {
 mod tests {
     use super::*;
     use crate::samples;
-    use rolldrop_explain::model::LostRequest;
+    use rolldrop_explain::model::{Cause, LostRequest};
 
     /// Returns the sample with the sleep that each lost request would have needed: the time since the pod's deletion.
     fn sample() -> Analysis {
@@ -271,6 +271,21 @@ mod tests {
         );
         assert_eq!(series.advised, Some((1, false)));
         draw(&analysis).unwrap().unwrap();
+    }
+
+    #[test]
+    fn generators_stale_flows_are_left_out() {
+        let mut analysis = sample();
+        for (lost, sleep) in analysis.lost.iter_mut().zip(&mut analysis.charts.sleeps).take(3) {
+            (lost.cause, *sleep) = (Cause::StaleFlow, None);
+        }
+        let series = series(&analysis).unwrap();
+        assert_eq!(
+            title(&series),
+            "A preStop sleep of 1 s would have saved 21 of 21 lost requests; none is set"
+        );
+        analysis.lost.iter_mut().for_each(|lost| lost.cause = Cause::StaleFlow);
+        assert!(draw(&analysis).unwrap().is_none());
     }
 
     #[test]

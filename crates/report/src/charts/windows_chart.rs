@@ -8,7 +8,7 @@ use super::frame::{
     self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored,
 };
 use super::{Chart, DrawError, palette};
-use crate::format::{count, counted, len, percent, seconds, seconds_unit};
+use crate::format::{count, counted, len, percent, percent_down, seconds, seconds_unit};
 use crate::words;
 use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
@@ -78,14 +78,9 @@ fn series(result: &RunResult) -> WindowSeries {
 /// Returns the number of terminations that the configured sleep certainly covers, and the number of all terminations;
 /// `None` if any termination's setting is unknown.
 fn covered(result: &RunResult) -> Option<(usize, usize)> {
-    let (mut is_covered, mut all) = (0, 0);
-    for t in result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one)) {
-        let sleep_s = t.pre_stop_seconds? as f64;
-        all += 1;
-        let mut windows = t.windows.iter().filter(|w| w.is_one());
-        is_covered += usize::from(windows.all(|w| w.upper_s.is_some_and(|s| s <= sleep_s)));
-    }
-    Some((is_covered, all))
+    let with_window = result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one));
+    let covered: Option<Vec<bool>> = with_window.map(|t| t.is_covered_by(t.pre_stop_seconds?)).collect();
+    covered.map(|all| (all.iter().filter(|is_covered| **is_covered).count(), all.len()))
 }
 
 fn coverage(rec: &Recommendation) -> String {
@@ -97,7 +92,7 @@ fn coverage(rec: &Recommendation) -> String {
     };
     format!(
         "the longest of {ends} covers at least {} of future ones at {} confidence",
-        percent(rec.coverage),
+        percent_down(rec.coverage),
         percent(rec.confidence)
     )
 }

@@ -16,11 +16,10 @@ pub(super) const NOT_VALID: &str = "an invalid or partial run is not compared";
 const MORE_RUNS: &str = "use a baseline of at least 5 runs";
 
 pub(super) fn row(row: &ComparisonRow) -> EvidenceInWords {
-    let value = |value: Option<f64>| {
-        value.map_or_else(|| "nothing".to_owned(), |value| methods::write(row.unit, value))
-    };
-    let limit = format!("not worse than {}", value(row.baseline));
-    EvidenceInWords::new(limit, value(row.candidate), methods::how(row))
+    let write = |value| methods::write(row.unit, value);
+    let baseline = row.baseline.map_or_else(|| "the baseline".to_owned(), write);
+    let observed = row.candidate.map_or_else(|| "unknown".to_owned(), write);
+    EvidenceInWords::new(format!("not worse than {baseline}"), observed, methods::how(row))
 }
 
 pub(super) fn few_requests(n: u64, of: &str) -> EvidenceInWords {
@@ -33,7 +32,7 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Evid
         None | Some(0) => {
             ("the limits are joint prediction limits for one more run".to_owned(), String::new())
         }
-        Some(more) => ("too few to show how much runs differ".to_owned(), format!("{more} more runs")),
+        Some(more) => ("too few to show how much runs differ".to_owned(), counted(len(more), "more run")),
     };
     let reason = |unfit: &UnfitRun| match unfit {
         UnfitRun::NotPassed => "did not pass".to_owned(),

@@ -2,7 +2,7 @@
 
 use super::EvidenceInWords;
 use crate::format::{count, counted, either, len, long_time};
-use rolldrop_explain::model::figure_text::percent;
+use rolldrop_explain::model::figure_text::{percent, percent_up};
 use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
 use rolldrop_judge::judgements::basis::{
     Basis, FigureDoubt, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
@@ -75,9 +75,8 @@ fn observed(measured: &Measured) -> String {
     let Figure { unit, low, value, high } = measured.figure;
     let write = |value| write(unit, value);
     match (&measured.basis, low, value, high) {
-        (Basis::LongestWindow(LongestWindow { upper_s, .. }), ..) => {
-            upper_s.map_or_else(|| "no upper bound".to_owned(), |upper_s| format!("at most {upper_s:.3} s"))
-        }
+        (Basis::LongestWindow(_), _, _, Some(high)) => format!("at most {}", write(high)),
+        (Basis::LongestWindow(_), ..) => "no upper bound".to_owned(),
         (Basis::NoneEndedInWatch | Basis::NoneEndedInHistory, ..) => "0".to_owned(),
         (_, Some(low), _, Some(high)) if low == high => write(low),
         (_, Some(low), Some(value), Some(high)) => {
@@ -109,13 +108,14 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::NoWindow => "no window was measured".to_owned(),
         Basis::NoEnd => "no pod ended".to_owned(),
         Basis::NoStart => "no pod started".to_owned(),
+        Basis::StillFailing => "requests still failed when the load ended".to_owned(),
         Basis::NoRollout => "no rollout was measured".to_owned(),
         Basis::WithoutUnprocessed(n) => {
             format!("not counting {} that the server said it had not processed", counted(*n, "request"))
         }
         Basis::Power { share, confidence, units } => format!(
-            "a fault that loses requests in at least {:.1} % of the terminations shows in {} of the runs with {}",
-            share * 100.0,
+            "a fault that loses requests in at least {} of the terminations shows in {} of the runs with {}",
+            percent_up(*share),
             percent(*confidence),
             in_words(*units)
         ),
@@ -282,6 +282,7 @@ pub(super) fn settle(basis: &Basis) -> String {
         }
         Basis::NoEnd => "let the run end pods",
         Basis::NoStart => "let the run replace pods",
+        Basis::StillFailing => "let the load run until requests succeed again",
         Basis::NoRollout => "roll out a workload",
         Basis::UnseenExitCodes(_) => UNTIL_GONE,
         Basis::Latency(_, LatencyBasis::Few { .. }) => "run a longer load, or raise its rate",

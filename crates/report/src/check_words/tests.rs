@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use rolldrop_explain::model::{FindingText, Severity, Stage, StartStage, Unit};
+use rolldrop_explain::model::{FindingText, Mode, Severity, Stage, StartStage, Unit};
 use rolldrop_judge::judgements::basis::{
     Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
 };
@@ -144,7 +144,7 @@ fn unmeasured_figure_states_reason_and_remedy() {
 #[test]
 fn longest_window_names_owner() {
     let lasted = Some((0.7, WindowOwner::OneOf(1)));
-    let longest = LongestWindow { windows: 3, unbounded: 1, upper_s: None, lasted };
+    let longest = LongestWindow { windows: 3, unbounded: 1, lasted };
     let judged = |longest: &LongestWindow, verdict| {
         let figure = Figure { unit: Unit::Seconds, low: Some(0.7), value: None, high: None };
         let measured = Measured { figure, basis: Basis::LongestWindow(longest.clone()) };
@@ -154,9 +154,8 @@ fn longest_window_names_owner() {
     let still = "still got new connections 0.700 s after its deletion";
     let fails = |longest: &LongestWindow| judged(longest, CheckVerdict::Fail);
     assert_eq!(fails(&longest), format!("no upper bound (limit at most 0.6 s): a pod {still}"));
-    let of_six =
-        LongestWindow { lasted: Some((0.7, WindowOwner::OneOf(6))), upper_s: Some(2.0), ..longest.clone() };
-    assert_eq!(fails(&of_six), format!("at most 2.000 s (limit at most 0.6 s): one of 6 pods {still}"));
+    let of_six = LongestWindow { lasted: Some((0.7, WindowOwner::OneOf(6))), ..longest.clone() };
+    assert_eq!(fails(&of_six), format!("no upper bound (limit at most 0.6 s): one of 6 pods {still}"));
     let open = judged(&longest, CheckVerdict::Inconclusive);
     assert!(open.contains(": 1 of 3 windows without an upper bound; a higher rate of new"), "{open}");
 }
@@ -169,7 +168,7 @@ fn passed_check_states_power_and_bounds() {
     };
     assert_eq!(
         power(29, false),
-        "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the runs with 29 \
+        "a fault that loses requests in at least 9.81 % of the terminations shows in 95 % of the runs with 29 \
          terminations"
     );
     assert!(power(2, true).ends_with("of the runs with 2 groups of terminations"));
@@ -342,17 +341,45 @@ fn worse_limit_states_grounds() {
 fn compared_row_becomes_check() {
     let row = ComparisonRow {
         metric: Metric::Dropped,
-        unit: comparison::MetricUnit::Share,
+        unit: comparison::MetricUnit::PerTermination,
         baseline: Some(0.0),
-        candidate: Some(0.0192),
+        candidate: Some(16.0),
         change: None,
         p: None,
         verdict: None,
-        method: Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })),
+        method: Method::Totals {
+            hits: [0, 96].map(|hits| Proportion { hits, n: 5_000 }),
+            terminations: Some([1, 6]),
+        },
         by_chance: None,
     };
     assert_eq!(
         in_words(&check(CheckVerdict::Fail, CheckEvidence::Row(Box::new(row)))),
-        "1.92 % (limit not worse than 0.00 %): 0 of 5,000, then 96 of 5,000; test of totals"
+        "16.00 per termination (limit not worse than 0.00 per termination): 0 of 5,000 (1 termination), then 96 of \
+         5,000 (6 terminations); test of totals"
     );
+}
+
+#[test]
+fn check_states_unknown_windows() {
+    let consumer = "service web".to_owned();
+    let mut row = ComparisonRow {
+        metric: Metric::MeanWindow { mode: Mode::Isolated, consumer, is_only: true },
+        unit: comparison::MetricUnit::Seconds,
+        baseline: Some(0.5),
+        candidate: None,
+        change: None,
+        p: None,
+        verdict: None,
+        method: Method::Unbounded { unbounded: 9, windows: 20 },
+        by_chance: None,
+    };
+    let words = |row: &ComparisonRow| {
+        in_words(&check(CheckVerdict::Inconclusive, CheckEvidence::Row(Box::new(row.clone()))))
+    };
+    let told = "unknown (limit not worse than 0.500 s): 9 of 20 windows have no upper bound";
+    assert_eq!(words(&row), told);
+    (row.baseline, row.candidate) = (None, Some(0.4));
+    let told = "0.400 s (limit not worse than the baseline): 9 of 20 windows have no upper bound";
+    assert_eq!(words(&row), told);
 }

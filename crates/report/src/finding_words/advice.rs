@@ -1,6 +1,6 @@
 //! Puts recommendations and their grounds into words.
 
-use super::super::format::{counted, len};
+use super::super::format::{counted, either, len, percent, percent_down};
 use super::unbounded_words::unbounded_of;
 use super::{cause_words, in_phase};
 use rolldrop_explain::MAX_COARSENESS_S;
@@ -100,21 +100,18 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
         ),
         NoRecommendation::ProbeFirst { probe, requests } => cause_words::probe_first(*probe, *requests),
         NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence } => {
-            let percent = |share: &f64| format!("{:.0} %", share * 100.0);
             let of = match units < windows {
-                true if *units == 1 => {
-                    format!("{windows} pods, which left the rules in a single independent step,")
-                }
-                true => format!("{windows} pods, which left the rules in {units} independent steps,"),
+                true => format!("{windows} pods, which left the rules in {},", steps(len(*units))),
                 false => windows.to_string(),
             };
             format!(
-                "the longest window of {of} covers {} of future ones at {} confidence; {} more are needed to claim {} \
+                "the longest window of {of} covers {} of future ones at {} confidence; {} more {} needed to claim {} \
                  coverage",
-                percent(covered),
-                percent(confidence),
+                percent_down(*covered),
+                percent(*confidence),
                 needed - units,
-                percent(asked)
+                either(len(needed - units), "is", "are"),
+                percent(*asked)
             )
         }
         NoRecommendation::Unbounded { unbounded, windows } => unbounded_of(len(*unbounded), len(*windows)),
@@ -124,6 +121,14 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
             3.0 / rate
         ),
         NoRecommendation::InPhase(clock) => in_phase(clock),
+    }
+}
+
+/// Counts the steps in which pods left the rules independently.
+pub(super) fn steps(independent: u64) -> String {
+    match independent {
+        1 => "a single independent step".to_owned(),
+        n => counted(n, "independent step"),
     }
 }
 

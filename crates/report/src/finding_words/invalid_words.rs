@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::format::{count, counted, either};
+use super::super::format::{count, counted, either, percent};
 use super::{Words, not_sent_words, reasons_in_words, words};
 use rolldrop_explain::model::FindingKind;
 use rolldrop_explain::model::account::{Incomplete, Invalid, MeasuredQuantity, Missing, RecordContradiction};
@@ -19,11 +19,11 @@ pub fn invalid(reason: &Invalid) -> String {
                 false => format!("; {}", reasons_in_words(by_reason)),
             };
             format!(
-                "{} of {} requests were not sent ({:.2} %, limit {:.2} %){because}",
+                "{} of {} requests were not sent ({}, limit {}){because}",
                 count(*not_sent),
                 count(*scheduled),
-                *not_sent as f64 / (*scheduled).max(1) as f64 * 100.0,
-                limit * 100.0
+                percent(*not_sent as f64 / (*scheduled).max(1) as f64),
+                percent(*limit)
             )
         }
         Invalid::NothingRecorded => "no request was recorded".to_owned(),

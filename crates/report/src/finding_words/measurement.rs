@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::format::{count, counted, either};
+use super::super::format::{count, counted, either, len};
 use super::{Words, was, words};
 use rolldrop_explain::model::account::Measurement;
 
@@ -123,7 +123,7 @@ fn retried(by_pod: &[(Arc<str>, u64)]) -> Words {
     let named: Vec<String> =
         by_pod.iter().take(MAX_NAMED).map(|(pod, n)| format!("{pod} {}", count(*n))).collect();
     let more = by_pod.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more pods") } else { String::new() };
+    let more = if more > 0 { format!(" and {}", counted(len(more), "more pod")) } else { String::new() };
     words(
         format!(
             "a gateway's retries hid {} ({}{more}): another pod answered",

@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 
 use super::super::stream_sections::{
-    BY_PHASE, BY_PHASE_NOTE, NUMBERS, TIMES, by_phase, predicted, sentence, streams, times, unnamed,
+    BY_PHASE, BY_PHASE_NOTE, NUMBERS, TIMES, by_phase, missing_times, predicted, sentence, streams, times,
+    unnamed,
 };
 use super::{HtmlCell, scrolled, table_body};
 use rolldrop_explain::model::RunResult;
@@ -42,6 +43,7 @@ pub(super) fn html(result: &RunResult) -> Markup {
         @if !times.is_empty() {
             p { "Time to the first event, between two events, and the longest time between two events in each complete stream:" }
             (scrolled("Stream times", table_body(&TIMES, times)))
+            @if let Some(why) = missing_times(streams) { p { (why) "." } }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The section on streams in Markdown.
 
 use super::super::stream_sections::{
-    BY_PHASE, BY_PHASE_NOTE, LISTED, NUMBERS, TIMES, by_phase, more, predicted, sentence, streams, times,
-    unnamed,
+    BY_PHASE, BY_PHASE_NOTE, LISTED, NUMBERS, TIMES, by_phase, missing_times, more, predicted, sentence,
+    streams, times, unnamed,
 };
 use super::{escape, section, table};
 use rolldrop_explain::model::RunResult;
@@ -26,5 +26,6 @@ pub(super) fn markdown(out: &mut String, result: &RunResult) {
     let times = times(streams);
     if !times.is_empty() {
         table(out, &TIMES, &[1, 2, 3], times.into_iter().map(|row| row.to_vec()));
+        section(out, &missing_times(streams).map(|why| format!("{why}.")).unwrap_or_default());
     }
 }

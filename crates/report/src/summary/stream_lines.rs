@@ -1,7 +1,8 @@
 //! The section on streams for a terminal.
 
 use super::super::stream_sections::{
-    BY_PHASE, LISTED, NUMBERS, TIMES, by_phase, more, predicted, sentence, streams, times, unnamed,
+    BY_PHASE, LISTED, NUMBERS, TIMES, by_phase, missing_times, more, predicted, sentence, streams, times,
+    unnamed,
 };
 use super::{TextPage, columns};
 use rolldrop_canvas::shorten;
@@ -33,6 +34,9 @@ pub(super) fn text(page: &mut TextPage, result: &RunResult) {
         let rows: Vec<[String; 4]> = std::iter::once(TIMES.map(str::to_owned)).chain(times).collect();
         for line in columns(&rows, &[1, 2, 3]) {
             page.line(&format!("  {line}"));
+        }
+        if let Some(why) = missing_times(streams) {
+            page.paragraph("", 2, None, &why);
         }
     }
 }

@@ -46,7 +46,12 @@ pub fn unproven(why: &Unproven) -> Vec<String> {
         Unproven::Untrusted(why) => why.clone(),
         Unproven::NoEnd => vec!["no pod ended".to_owned()],
         Unproven::FewUnits { seen, needed } => {
-            vec![format!("only {} were seen, but {needed} are needed", units(*seen))]
+            let were = either(len(seen.number), "was", "were");
+            vec![format!(
+                "only {} {were} seen, but {needed} {} needed",
+                units(*seen),
+                either(len(*needed), "is", "are")
+            )]
         }
     }
 }

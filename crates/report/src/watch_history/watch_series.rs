@@ -3,7 +3,7 @@
 use super::{ReportedWorkload, WatchReport};
 use crate::charts::watch_chart::{WatchBin, WatchRow, WatchSeries};
 use crate::format::{count, counted, len, rfc3339_seconds};
-use crate::watch_lines::name;
+use crate::watch_lines::{lost, name};
 use rolldrop_explain::model::Bounded;
 use rolldrop_record::Stamp;
 
@@ -22,11 +22,12 @@ pub(super) struct HourOfWatch {
 impl WatchReport {
     /// Returns the data of the chart.
     pub(super) fn series(&self) -> WatchSeries {
-        let is_bad = |row: &WatchRow| row.killed > 0 || row.lost.is_some_and(|lost| lost.at_most > 0);
+        let is_bad =
+            |row: &WatchRow| row.killed > 0 || row.lost.as_ref().is_some_and(|(lost, _)| lost.at_most > 0);
         let rows = self.workloads.iter().map(|ReportedWorkload { of, .. }| WatchRow {
             name: name(of),
             terminations: of.terminations,
-            lost: of.traffic.as_ref().map(|traffic| traffic.lost),
+            lost: of.traffic.as_ref().map(|traffic| (traffic.lost, lost(of, traffic))),
             killed: of.killed_at_grace_end,
         });
         let rows: Vec<WatchRow> = rows.filter(is_bad).collect();

@@ -15,15 +15,11 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
         result.requests;
     let named = in_window.saturating_sub(in_flight + by_time);
     let outside = outside_window.saturating_sub(stale_flow_own);
-    let several = match ambiguous {
-        0 => String::new(),
-        n => format!(" ({} {} several of them)", count(n), either(n, "matches", "match")),
-    };
     let was = |n| either(n, "was", "were");
     let matches = either(by_time, "matches", "match");
     let parts: Vec<(u64, String)> = [
         (named, format!("{} sent to {}", was(named), whose_windows(result, named))),
-        (by_time, format!("{matches} terminating pods by time and outcome{several}")),
+        (by_time, format!("{matches} terminating pods by time and outcome")),
         (in_flight, format!("{} in flight when the deletion took effect", was(in_flight))),
         // A request attributed to several pods may lie within the windows of only some of them.
         (outside, "may have been dropped outside every endpoint-propagation window".to_owned()),
@@ -36,7 +32,17 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
         (n, 1) => format!("All {} {what}.", count(*n)),
         (n, _) => format!("{} {what}.", count(*n)),
     };
-    (!parts.is_empty()).then(|| parts.iter().map(sentence).collect::<Vec<_>>().join(" "))
+    // Any of these requests may be ambiguous, not only those matched by time.
+    let several = match ambiguous {
+        0 => None,
+        n => Some(format!(
+            "Of these, {} {} several terminating pods.",
+            count(n),
+            either(n, "matches", "match")
+        )),
+    };
+    let sentences: Vec<String> = parts.iter().map(sentence).chain(several).collect();
+    (!parts.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Describes the pods that received those requests whose pod is known.
@@ -74,7 +80,7 @@ pub(in super::super) fn groups(result: &RunResult) -> Vec<String> {
             };
             let lasted = group.windows.iter().filter_map(|w| w.lower_s).reduce(f64::max);
             let lasted = lasted.map_or_else(String::new, |s| {
-                format!("; at least one of their windows lasted {}", seconds_unit(s))
+                format!("; one of their windows lasted at least {}", seconds_unit(s))
             });
             format!("{whom} together dropped {}{lasted}", counted(group.dropped, "request"))
         })
@@ -106,6 +112,12 @@ pub(in super::super) fn errors_of(termination: &Termination) -> String {
         None | Some(0) => String::new(),
         Some(n) => format!(", {} answered 5xx", count(n)),
     }
+}
+
+/// Describes the terminations that a list leaves out; they lost no more than `last`, which is the last one in it.
+pub(in super::super) fn further(left_out: usize, last: &Termination) -> String {
+    let lost = if last.requests.dropped.at_most == 0 { "nothing" } else { "no more" };
+    format!("{}, which lost {lost}", counted(len(left_out), "more pod"))
 }
 
 /// Orders terminations by estimated loss, largest first. Ties stay in order of time.
@@ -147,7 +159,8 @@ mod tests {
         assert_eq!(
             whereabouts(&result).unwrap(),
             "12 were sent to terminating pods, within their endpoint-propagation windows. 9 match terminating pods by \
-             time and outcome (7 match several of them). 3 were in flight when the deletion took effect."
+             time and outcome. 3 were in flight when the deletion took effect. Of these, 7 match several terminating \
+             pods."
         );
         (result.requests.by_time, result.requests.in_flight, result.requests.ambiguous) = (24, 0, 0);
         assert_eq!(
@@ -173,8 +186,16 @@ mod tests {
         let said = groups(&result);
         assert_eq!(
             said,
-            ["2xkqp and vc4hd together dropped 15 requests; at least one of their windows lasted 0.118 s"]
+            ["2xkqp and vc4hd together dropped 15 requests; one of their windows lasted at least 0.118 s"]
         );
+    }
+
+    #[test]
+    fn unlisted_pods_lost_no_more_than_listed() {
+        let mut last = crate::samples::naive_exit().result.terminations.remove(0);
+        assert_eq!(further(8, &last), "8 more pods, which lost no more");
+        last.requests.dropped = Bounded::default();
+        assert_eq!(further(1, &last), "1 more pod, which lost nothing");
     }
 
     #[test]
@@ -192,6 +213,12 @@ mod tests {
             headline(&result),
             "0 of 3,015 requests were dropped and 625 were answered with 5xx by terminating pods, as 3 pods ended."
         );
+        // The app returns as many while no pod ends.
+        let mut usual = result.clone();
+        let outside = &mut usual.requests.outside_terminations;
+        (outside.ok, outside.app_errors, outside.server_errors) = (2_000, 900, 900);
+        usual.terminations.iter_mut().for_each(|t| t.requests.seen = Some(1_000));
+        assert_eq!(headline(&usual), "0 of 3,015 requests were dropped as 3 pods ended.");
         assert_eq!(errors_of(&result.terminations[0]), ", 625 answered 5xx");
         assert_eq!(errors_of(&result.terminations[1]), "");
     }

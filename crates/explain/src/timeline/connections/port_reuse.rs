@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashSet};
 
 use crate::timeline::Request;
+use crate::timeline::by_name::ValuesByRun;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// Lifetime of a connection-tracking entry after an unanswered SYN: Linux's `nf_conntrack_tcp_timeout_syn_sent`.
@@ -193,7 +194,7 @@ fn extends(earlier: &mut Period, later: Period) -> bool {
 pub(crate) struct Reuses {
     connects: u64,
     /// Periods by load source and address. The first connect in each period is not a reuse.
-    periods: HashMap<Arc<str>, HashMap<Arc<str>, PortPeriods>>,
+    periods: ValuesByRun<ValuesByRun<PortPeriods>>,
 }
 
 impl Reuses {
@@ -202,10 +203,7 @@ impl Reuses {
         let Some((source, port, to)) = flow(r) else { return };
         self.connects += 1;
         let at = r.begun().unix_ns();
-        match self.periods.get_mut(source).and_then(|of| of.get_mut(to)) {
-            Some(periods) => periods.add(port, [at, at]),
-            None => self.of(source, to).add(port, [at, at]),
-        }
+        self.periods.get(source).get(to).add(port, [at, at]);
     }
 
     /// Adds the reuses found in other rows.
@@ -213,20 +211,16 @@ impl Reuses {
         self.connects += others.connects;
         for (source, by_address) in others.periods {
             for (to, periods) in by_address {
-                let own = self.of(&source, &to);
+                let own = self.periods.get(&source).get(&to);
                 periods.all().for_each(|(port, period)| own.add(port, period));
             }
         }
     }
 
-    fn of(&mut self, source: &Arc<str>, to: &Arc<str>) -> &mut PortPeriods {
-        self.periods.entry(Arc::clone(source)).or_default().entry(Arc::clone(to)).or_default()
-    }
-
     /// Returns the number of reuses.
     pub(crate) fn count(&self) -> u64 {
-        let periods = self.periods.values().flat_map(HashMap::values);
-        self.connects - periods.map(|periods| periods.all().count() as u64).sum::<u64>()
+        let periods = self.periods.iter().flat_map(|(_, of)| of.iter());
+        self.connects - periods.map(|(_, periods)| periods.all().count() as u64).sum::<u64>()
     }
 }
 

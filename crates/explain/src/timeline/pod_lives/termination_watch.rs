@@ -9,19 +9,19 @@ use super::super::beat_bounds::{BeatCollector, Beats, BeatsState};
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::endpoint_history::EndpointHistory;
 use super::super::phases::{LifeOf, PhaseCollector};
-use super::super::termination_cause::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
+use super::super::termination_cause::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS, workload_of};
 use super::super::watches::{SHOWN_WITHIN_NS, UnwatchedPeriod, WatchCollector};
 use super::pod_termination::{TerminationEvidence, TerminationSearch};
-use super::watched_pod::{STATUS_UNKNOWN, WatchedPod};
+use super::watched_pod::{STATUS_UNKNOWN, WatchedPod, has_finished};
 use super::{PodEnd, SECOND_NS};
 use crate::model::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
-use rolldrop_record::event::{ContainerState, PodEvent};
+use rolldrop_record::event::{Change, ContainerState, PodEvent};
 use rolldrop_record::{ClockOffset, EventKind, Mode, Stamp};
 
 /// Time for which beats are kept; those around the deletions of pods that still exist are kept longer.
 const BEATS_KEPT_NS: i64 = 600 * SECOND_NS;
-/// Time after which sizes of workloads are forgotten.
-const SIZES_KEPT_NS: i64 = 3600 * SECOND_NS;
+/// Time after which sizes of workloads, deleted workloads and nodes, and gaps are forgotten.
+const STATES_KEPT_NS: i64 = 3600 * SECOND_NS;
 /// Number of samples of the API server's clock to keep.
 const SAMPLES: usize = 6;
 /// Reason of the Event about a failed preStop hook.
@@ -56,6 +56,7 @@ struct FollowedPod {
     unready: Option<Stamp>,
     /// Failed preStop hooks: time of the Event, and container.
     failed_hooks: Vec<(Stamp, String)>,
+    /// True if the pod's termination was explained, or the watch began after the end of the pod's containers.
     is_reported: bool,
 }
 
@@ -66,7 +67,7 @@ impl FollowedPod {
             has_run: false,
             unready: None,
             failed_hooks: Vec::new(),
-            is_reported: false,
+            is_reported: event.change == Change::Listed && has_finished(event),
         }
     }
 
@@ -118,7 +119,12 @@ impl TerminationWatch {
             EventKind::Workload(event) => {
                 let histories = self.workloads.entry(namespace.to_owned()).or_default();
                 histories.observe(at, kind);
-                histories.forget_old_sizes(&event.workload, at.shifted_ns(-SIZES_KEPT_NS));
+                let is_own = |of: &&FollowedPod| {
+                    let owner = of.pod.last.owner.as_deref().and_then(workload_of);
+                    of.pod.last.namespace == namespace && owner.as_ref() == Some(&event.workload)
+                };
+                let oldest_pod = || self.pods.values().filter(is_own).map(|of| of.pod.life.created).min();
+                histories.forget_old_sizes(&event.workload, at.shifted_ns(-STATES_KEPT_NS), oldest_pod);
             }
             EventKind::Node(_) => self.nodes.observe(at, kind),
             EventKind::ClusterEvent { pod, reason, container, .. } if reason == FAILED_HOOK => {
@@ -145,7 +151,9 @@ impl TerminationWatch {
 
     /// Returns the number of pods that are being deleted now, by namespace and workload.
     pub fn terminating(&self) -> BTreeMap<(String, Option<String>), u64> {
-        let is_leaving = |of: &&FollowedPod| of.has_run && of.pod.deletion.is_some() && !of.ended_by_itself();
+        let is_leaving = |of: &&FollowedPod| {
+            of.has_run && of.pod.deletion.is_some() && !of.is_reported && !of.ended_by_itself()
+        };
         let (mut pods, none) = (BTreeMap::new(), Histories::default());
         for of in self.pods.values().filter(is_leaving) {
             let pod = &of.pod.last;
@@ -191,11 +199,25 @@ impl TerminationWatch {
                 self.pods.insert(uid, of);
             }
         }
-        let deletions = self.pods.values().filter_map(|of| of.pod.deletion.as_ref());
-        let versions = deletions.map(|deletion| deletion.version.as_str());
-        self.beats.forget_before(now.shifted_ns(-BEATS_KEPT_NS), versions);
+        self.forget(now);
         found.sort_by(|a, b| (a.t0_earliest_ns, &a.pod).cmp(&(b.t0_earliest_ns, &b.pod)));
         found
+    }
+
+    /// Forgets what can no longer explain a termination, so that a watch of any length needs little memory.
+    fn forget(&mut self, now: Stamp) {
+        let deletions = || self.pods.values().filter_map(|of| of.pod.deletion.as_ref());
+        let versions = deletions().map(|deletion| deletion.version.as_str());
+        self.beats.forget_before(now.shifted_ns(-BEATS_KEPT_NS), versions);
+        // A pod with a long grace period is explained long after its deletion.
+        let oldest = deletions().map(|deletion| deletion.seen).min().map_or(now, |seen| seen.min(now));
+        self.watches.forget_before(oldest.shifted_ns(-STATES_KEPT_NS));
+        let before = now.shifted_ns(-STATES_KEPT_NS);
+        self.nodes.forget_deleted(before);
+        self.workloads.retain(|_, histories| {
+            histories.forget_deleted(before);
+            !histories.is_empty()
+        });
     }
 
     /// Explains a pod's termination; `None` if the pod never ran, or finished on its own.
@@ -412,6 +434,23 @@ mod tests {
     }
 
     #[test]
+    fn kill_after_restart_is_recognised() {
+        for states in [&["running"][..], &["waiting", "terminated", "running"]] {
+            let (mut watch, mut pod) = watch();
+            for (s, state) in [&["terminated"][..], states].concat().into_iter().enumerate() {
+                pod["containers"][0]["state"] = state.into();
+                pod["containers"][0]["exit_code"] = (state == "terminated").then_some(1).into();
+                show(&mut watch, 5.0 + s as f64, &pod);
+            }
+            delete(&mut watch, 20.3, &mut pod);
+            end(&mut watch, 30.3, &mut pod, SIGKILLED, "Error");
+            let found = one(&mut watch, 40.0);
+            assert_eq!((found.killed_at_grace_end, found.ended_ns), (Some(true), Some(at(30.3))));
+            assert!((found.grace_use.unwrap().likely_s - 10.0).abs() < 1e-6, "{:?}", found.grace_use);
+        }
+    }
+
+    #[test]
     fn unseen_termination_details_stay_unknown() {
         // The pod vanished between two lists, and its Deployment still exists.
         let (mut watch, mut other) = watch();
@@ -558,6 +597,24 @@ mod tests {
     }
 
     #[test]
+    fn pod_listed_as_finished_is_not_reported() {
+        let (mut watch, mut pod) = watch();
+        pod["uid"] = "v".into();
+        pod["phase"] = "Failed".into();
+        pod["disruption_target"] = BY_KUBELET.into();
+        pod["containers"][0]["state"] = "terminated".into();
+        pod["containers"][0]["exit_code"] = SIGKILLED.into();
+        show(&mut watch, 1.0, &pod);
+        assert!(watch.settled(at(60.0)).is_empty(), "it ended before the watch began");
+        delete(&mut watch, 70.0, &mut pod);
+        assert!(watch.terminating().is_empty());
+        pod["change"] = "deleted".into();
+        show(&mut watch, 71.0, &pod);
+        assert!(watch.settled(at(90.0)).is_empty(), "only its object was deleted");
+        assert!(!watch.pods.contains_key("v"));
+    }
+
+    #[test]
     fn old_sizes_are_forgotten_but_templates_are_kept() {
         let (mut watch, mut pod) = watch();
         for minute in 0..600 {
@@ -573,5 +630,41 @@ mod tests {
         delete(&mut watch, 36_100.0, &mut pod);
         end(&mut watch, 36_101.0, &mut pod, 0, "Completed");
         assert_eq!(one(&mut watch, 36_200.0).mode, WatchedMode::Rollout, "the pod has the old template");
+    }
+
+    #[test]
+    fn ended_workloads_nodes_and_gaps_are_forgotten() {
+        let (mut watch, _) = watch();
+        watch.pods.clear();
+        for n in 0..1000 {
+            let s = 10.0 + 60.0 * f64::from(n);
+            // Each minute, a rollout creates a ReplicaSet and deletes that of the last rollout.
+            deploy(&mut watch, s, 2, &n.to_string());
+            for (change, n) in [("deleted", n - 1), ("applied", n)] {
+                let set = json!({"change": change, "workload": format!("ReplicaSet/web-{n}"), "replicas": 2,
+                    "template": "a", "owner": "Deployment/web"});
+                let kind = EventKind::Workload(serde_json::from_value(set).unwrap());
+                watch.observe(at(s), NAMESPACE, &kind);
+                let node =
+                    json!({"change": change, "node": format!("n{n}"), "ready": true, "unschedulable": false});
+                watch.observe(at(s), None, &EventKind::Node(serde_json::from_value(node).unwrap()));
+            }
+            let gap = EventKind::WatchLate { resource: "nodes".to_owned(), from: at(s - 2.0) };
+            watch.observe(at(s), None, &gap);
+            // The pod of the last rollout ends.
+            let pod = |n: i32, change: &str| {
+                json!({"change": change, "namespace": "shop", "name": format!("web-{n}-x"), "uid": format!("u{n}"),
+                    "resource_version": "1", "node": "n1", "ip": null, "phase": "Running", "ready": true,
+                    "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 10, "disruption_target": null,
+                    "owner": format!("ReplicaSet/web-{n}"), "containers": []})
+            };
+            show(&mut watch, s, &pod(n, "applied"));
+            show(&mut watch, s, &pod(n - 1, "deleted"));
+            watch.settled(at(s + 30.0));
+        }
+        let shop = &watch.workloads["shop"];
+        let known =
+            [shop.known(), shop.sizes_known("Deployment/web"), watch.nodes.known(), watch.watches.gaps.len()];
+        assert!(known.iter().all(|number| *number < 70), "{known:?}");
     }
 }

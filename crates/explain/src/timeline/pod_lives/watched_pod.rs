@@ -35,8 +35,9 @@ pub(super) struct WatchedPod {
     pub(super) terminal: Option<Stamp>,
     /// Time the main containers were last shown running, before they terminated.
     pub(super) running: Option<Stamp>,
+    /// Time from which the main containers were shown as terminated; `None` while one of them runs or restarts.
     pub(super) containers_terminated: Option<Stamp>,
-    /// Time at which all containers, sidecars included, were first shown as terminated.
+    /// Time from which all containers, sidecars included, were shown as terminated.
     pub(super) all_ended: Option<Stamp>,
     pub(super) deleted: Option<Stamp>,
     pub(super) exit_code: Option<i32>,
@@ -109,20 +110,23 @@ impl WatchedPod {
         if has_finished(event) {
             self.terminal.get_or_insert(at);
         }
-        let has_ended = |c: &ContainerState| c.state.as_deref() == Some("terminated");
-        if !event.containers.is_empty() && event.containers.iter().all(has_ended) {
-            self.all_ended.get_or_insert(at);
+        let is = |c: &ContainerState, state: &str| c.state.as_deref() == Some(state);
+        // A container that ended and restarted runs again, so only its last end counts.
+        let last_end = |ended: Option<Stamp>, is_ended: bool| is_ended.then(|| ended.unwrap_or(at));
+        if !event.containers.is_empty() {
+            let are_ended = event.containers.iter().all(|c| is(c, "terminated"));
+            self.all_ended = last_end(self.all_ended, are_ended);
         }
         let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
-        let all_are =
-            |state: &str| !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some(state));
-        if all_are("terminated") {
-            self.containers_terminated.get_or_insert(at);
-            let ended = || main.iter().filter(|c| c.exit_code.is_some());
+        if !main.is_empty() {
+            let are_ended = main.iter().all(|c| is(c, "terminated"));
+            self.containers_terminated = last_end(self.containers_terminated, are_ended);
+            let ended = || main.iter().filter(|c| are_ended && c.exit_code.is_some());
             let first = ended().find(|c| c.exit_code != Some(0)).or_else(|| ended().next());
             self.exit_code = first.and_then(|c| c.exit_code);
             self.exit_reason = first.and_then(|c| c.reason.clone());
-        } else if all_are("running") && self.containers_terminated.is_none() {
+        }
+        if !main.is_empty() && main.iter().all(|c| is(c, "running")) {
             self.running = Some(at);
             self.was_ready = event.ready;
             self.running_grace_s = event.deletion_grace_s;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 use crate::compare::Sample;
+use crate::compare::exposure::Exposure;
 use crate::judgements::comparison::{FEWEST_BEYOND, LatencyKind, Metric, MetricUnit, Quantile};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
@@ -92,21 +93,22 @@ impl HistoryFigure {
     }
 }
 
-/// Returns all known figures of a run.
-pub(super) fn of(sample: &Sample) -> Vec<HistoryFigure> {
+/// Returns all known figures of a run. Its losses count over the units of `losses`.
+pub(super) fn of(sample: &Sample, losses: Exposure) -> Vec<HistoryFigure> {
     let figure = |metric, scale, unit, value: f64, exposure: f64| HistoryFigure {
         metric,
         scale,
         unit,
         value,
-        exposure: exposure.max(1.0),
+        exposure,
         quantile: None,
     };
-    let requests = sample.total as f64;
-    let exposed = if sample.terminations.is_empty() { requests } else { sample.terminations.len() as f64 };
+    let count = |metric, events: u64, exposure: Exposure| {
+        figure(metric, Scale::Count, MetricUnit::Count, events as f64, exposure.units(sample))
+    };
     let mut all = vec![
-        figure(Metric::Dropped, Scale::Count, MetricUnit::Count, sample.dropped as f64, exposed),
-        figure(Metric::AppErrors, Scale::Count, MetricUnit::Count, sample.app_errors as f64, requests),
+        count(Metric::Dropped, sample.dropped, losses),
+        count(Metric::AppErrors, sample.app_errors, Exposure::Requests),
     ];
     for (mode, dropped) in episodes(sample) {
         if dropped.len() >= FEWEST_EPISODES {
@@ -133,7 +135,7 @@ pub(super) fn of(sample: &Sample) -> Vec<HistoryFigure> {
         all.extend(ms.map(of));
     }
     if sample.is_closed_loop && sample.duration_s > 0.0 {
-        let rate = requests / sample.duration_s;
+        let rate = sample.total as f64 / sample.duration_s;
         all.push(figure(Metric::Rate, Scale::Rate, MetricUnit::PerSecond, rate, 1.0));
     }
     all

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use CheckVerdict::{Fail, Inconclusive, Pass};
-use rolldrop_explain::model::{CheckVerdict, ContainerEnd, LogGap, T0Basis, WatchedMode, Window};
+use rolldrop_explain::model::{
+    BackgroundSpread, CheckVerdict, ContainerEnd, LogGap, T0Basis, WatchedMode, Window,
+};
 use rolldrop_record::{Cause, Stamp};
 
 const T0: Stamp = Stamp::from_unix_ns(0);
@@ -157,6 +159,26 @@ fn background_losses_alone_do_not_fail_gate() {
     assert_eq!(verdict(std::slice::from_ref(&one), json!({"dropped": {"max": 0}}), 0.0), Inconclusive);
     assert_eq!(verdict(&[one.clone(), end((1, 1))], json!({"dropped": {"max": 0}}), 0.0), Fail);
     assert_eq!(verdict(&[one], json!({"causes": {"gateway_to_dead_pod": {"max": 0}}}), 0.0), Inconclusive);
+}
+
+#[test]
+fn clean_terminations_do_not_excuse_losses() {
+    let of = |lost| {
+        let mut end = end((lost, lost));
+        let traffic = end.traffic.as_mut().unwrap();
+        traffic.background = Some(Bounded { at_least: 0, at_most: 2, estimate: 0.3 });
+        traffic.background_spread = Some(BackgroundSpread { own: 0.3, shared: 0.001 });
+        end
+    };
+    let with_loss = |clean: usize, lost| [vec![of(0); clean], vec![of(lost)]].concat();
+    let none = || json!({"dropped": {"max": 0}});
+    assert_eq!(verdict(&with_loss(0, 2), none(), 0.0), Inconclusive);
+    assert_eq!(verdict(&with_loss(0, 3), none(), 0.0), Fail);
+    // Of 15 losses to expect at 50 terminations, 24 or more are seen in less than 2.5 % of cases.
+    assert_eq!(verdict(&with_loss(49, 23), none(), 0.0), Inconclusive);
+    assert_eq!(verdict(&with_loss(49, 30), none(), 0.0), Fail);
+    // Each of these may lose that many requests by chance, but not all of them.
+    assert_eq!(verdict(&vec![of(1); 50], none(), 0.0), Fail);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 
 use super::laws::{Arrivals, Law, Lognormal, Workload, lognormal, second};
 use crate::prediction::{CutRange, Estimate, SteadyRecord, VirtualTerminations};
-use crate::statistics::counts::count_quantile;
+use rolldrop_explain::math::counts::count_quantile;
 use rolldrop_explain::math::stats;
 
 const PODS: usize = 3;

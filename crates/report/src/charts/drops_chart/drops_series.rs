@@ -140,7 +140,7 @@ pub(super) fn series(analysis: &Analysis) -> DropSeries {
         row.late.retain(|&t| t <= shown_to_s);
     }
     let most = rows.iter().flat_map(|row| row.bins.values()).map(|bin| bin.values().sum()).max().unwrap_or(0);
-    let elsewhere = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).count() as u64;
+    let elsewhere = analysis.counted_losses().filter(|lost| lost.candidates.is_empty()).count() as u64;
     DropSeries { rows, from_s, to_s, left_out_s, bin_s, most, elsewhere, delays_s }
 }
 
@@ -179,8 +179,7 @@ fn together(analysis: &Analysis, parts: Vec<RowPods>, rows: usize) -> Vec<RowPod
         let free = free.saturating_sub(1).max(1);
         let lost = |group: &RowPods| {
             analysis
-                .lost
-                .iter()
+                .counted_losses()
                 .filter(|lost| lost.candidates.iter().any(|c| group.all().contains(&c.termination)))
                 .count()
         };
@@ -214,7 +213,7 @@ fn lost(analysis: &Analysis, consumer: &ConsumerGroups<'_>, pods: &RowPods) -> V
         };
         Some((lost.begun_s - since, lost.outcome))
     };
-    analysis.lost.iter().filter(is_its).filter_map(of).collect()
+    analysis.counted_losses().filter(is_its).filter_map(of).collect()
 }
 
 /// Creates a row without drops.

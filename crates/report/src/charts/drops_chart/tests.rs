@@ -112,6 +112,7 @@ fn smallest_loss_groups_share_last_row() {
         requests: analysis.result.requests.clone(),
         latency_ms: analysis.result.latency_ms.clone(),
         longest_outage_s: 0.0,
+        is_failing_at_end: false,
         terminations: Vec::new(),
         groups: groups.clone(),
     };
@@ -152,6 +153,7 @@ fn consumers_get_separate_drop_rows() {
         requests: result.requests.clone(),
         latency_ms: result.latency_ms.clone(),
         longest_outage_s: 0.0,
+        is_failing_at_end: false,
         terminations: Vec::new(),
         groups: Vec::new(),
     };

@@ -144,7 +144,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<RolloutSeries> {
     let row = |(group, losses): (&Vec<&PodSpan>, _)| row(analysis, group, losses, (from_s, to_s));
     let mut rows: Vec<RolloutRow> = groups.iter().zip(losses).map(row).collect();
     let unexplained: Vec<&LostRequest> =
-        analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
+        analysis.counted_losses().filter(|lost| lost.candidates.is_empty()).collect();
     if !unexplained.is_empty() {
         rows.push(RolloutRow {
             name: if analysis.result.terminations.is_empty() {
@@ -188,7 +188,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<RolloutSeries> {
 fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<StackedColumn>)> {
     let columns = |is_its: &dyn Fn(&LostRequest) -> bool| {
         let mut bins: BTreeMap<i64, BTreeMap<Outcome, u64>> = BTreeMap::new();
-        for lost in analysis.lost.iter().filter(|lost| is_its(lost)) {
+        for lost in analysis.counted_losses().filter(|lost| is_its(lost)) {
             *bins.entry(bin_of(lost.begun_s, bin_s)).or_default().entry(lost.outcome).or_default() += 1;
         }
         bins.into_iter().map(|(bin, stack)| (bin as f64 * bin_s, stack)).collect()
@@ -221,7 +221,7 @@ fn range(analysis: &Analysis, pods: &[&PodSpan], end_s: f64) -> (f64, f64) {
         [pod.created_s, pod.ready_s.filter(|_| pod.created_s.is_some())].into_iter().chain(periods).flatten()
     });
     let acts = analysis.charts.actions.iter().map(|act| act.at_s);
-    let lost = analysis.lost.iter().map(|lost| lost.begun_s);
+    let lost = analysis.counted_losses().map(|lost| lost.begun_s);
     let all: Vec<f64> = ends.chain(pods).chain(acts).chain(lost).filter(|s| s.is_finite()).collect();
     let first = all.iter().copied().fold(end_s, f64::min).max(0.0);
     let last = all.iter().copied().fold(0.0, f64::max).min(end_s);
@@ -271,7 +271,7 @@ fn losses(analysis: &Analysis, groups: &[Vec<&PodSpan>], bin_s: f64) -> Vec<(Los
         }
     }
     let mut found = vec![(LossesByBin::new(), Bounded::default()); groups.len()];
-    for request in &analysis.lost {
+    for request in analysis.counted_losses() {
         let mut shares: BTreeMap<usize, f64> = BTreeMap::new();
         for candidate in &request.candidates {
             if let Some(group) = group_of.get(candidate.termination).copied().flatten() {

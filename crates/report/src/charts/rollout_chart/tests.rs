@@ -151,6 +151,7 @@ fn consumers_get_separate_loss_plots() {
         requests: analysis.result.requests.clone(),
         latency_ms: analysis.result.latency_ms.clone(),
         longest_outage_s: 0.0,
+        is_failing_at_end: false,
         terminations: Vec::new(),
         groups: Vec::new(),
     };

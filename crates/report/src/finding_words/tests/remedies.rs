@@ -394,14 +394,16 @@ pub(super) fn kept_on(serves_s: i64) -> Records {
     records.info.load.duration_s = 60.0;
     let is_deletion =
         |event: &&mut Event| matches!(&event.kind, EventKind::Pod(pod) if pod.change == Change::Deleted);
+    let ended = pod_event(35_200, "b", Change::Applied);
     records.events.iter_mut().filter(is_deletion).for_each(|event| event.at = at(36_000));
-    let mut ended = pod_event(35_200, "b", Change::Applied);
-    if let EventKind::Pod(pod) = &mut ended.kind {
-        pod.deletion_grace_s = Some(0);
-        let app = &mut pod.containers[0];
-        (app.state, app.exit_code) = (Some("terminated".into()), Some(137));
-    }
     records.events.push(ended);
+    for event in records.events.iter_mut().filter(|event| event.at >= at(35_200)) {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.deletion_grace_s = Some(0);
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(137));
+        }
+    }
     records.events.sort_by_key(|event| event.at);
     for ms in (5_050..5_000 + serves_s * 1_000).step_by(50) {
         request(&mut records, ms * MS, Outcome::Ok, Some("b"));

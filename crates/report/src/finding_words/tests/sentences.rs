@@ -2,6 +2,7 @@
 
 use super::super::{advice, invalid_words, measurement, objection, sentences, unbounded_words};
 use super::*;
+use rolldrop_explain::math::stats::share_upper;
 use rolldrop_explain::model::account::{
     ConsumerClock, Doubt, Finding, HookRepair, Incomplete, Invalid, Loss, MeasuredQuantity, Measurement,
     Missing, NoRecommendation, Objection, Probe, RecommendationBasis, RecordContradiction, SleepAdvice,
@@ -124,7 +125,7 @@ fn invalid_measurement_names_figure_and_limit() {
         ),
         (
             Invalid::NotAllSent { not_sent: 6, scheduled: 3000, limit: 0.001, by_reason: [].into() },
-            "6 of 3,000 requests were not sent (0.20 %, limit 0.10 %)",
+            "6 of 3,000 requests were not sent (0.2 %, limit 0.1 %)",
         ),
         (
             Invalid::FellBehind { lag_ms: 150.0, limit_ms: 100.0 },
@@ -250,6 +251,30 @@ fn interim_look_states_exact_confidence() {
 }
 
 #[test]
+fn zero_loss_bound_counts_independent_pods() {
+    let why = |terminations, independent, confidence: f64| {
+        let at_most = share_upper(0, independent, confidence);
+        let lost = Finding::NothingLost { terminations, independent, confidence, at_most };
+        sentences(&lost, &told(three_pods())).why
+    };
+    assert_eq!(
+        why(30, 2, 0.95),
+        "with 95 % confidence, at most 77.7 % of such terminations drop a request, as the pods left the rules in 2 \
+         independent steps"
+    );
+    // Bounds are rounded up.
+    assert_eq!(
+        why(600, 600, 0.95),
+        "with 95 % confidence, at most 0.499 % of such terminations drop a request"
+    );
+    assert!(
+        why(85, 85, 0.9914).starts_with("with 99.14 % confidence, at most 5.45 % of"),
+        "{}",
+        why(85, 85, 0.9914)
+    );
+}
+
+#[test]
 fn loss_findings_include_remedy() {
     let lost = |by| sentences(&Finding::Lost { requests: 2, by }, &told(three_pods()));
     let sleep = SleepAdvice::AtLeast { hook: HookRepair::Unneeded, at_least_s: None, dns: None };
@@ -299,6 +324,14 @@ fn refusals_and_bases_include_reasons() {
     assert!(
         advice::refusal(&NoRecommendation::InPhase(clock(2.0)))
             .contains("at about the same phase of the 2 s")
+    );
+    let (covered, asked) = (0.05f64.powf(1.0 / 28.0), 0.9);
+    let few =
+        NoRecommendation::TooFew { windows: 28, units: 28, needed: 29, covered, asked, confidence: 0.95 };
+    assert_eq!(
+        advice::refusal(&few),
+        "the longest window of 28 covers 89.8 % of future ones at 95 % confidence; 1 more is needed to claim 90 % \
+         coverage"
     );
     let (windows, unbounded, margin_s, stopping_s) = (1, 0, 1, None);
     let basis = RecommendationBasis {

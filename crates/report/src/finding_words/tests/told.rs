@@ -225,7 +225,9 @@ fn oom_killed_pod_is_not_slow() {
     for event in &mut records.events {
         match &mut event.kind {
             EventKind::Pod(pod) if pod.containers.iter().any(|app| app.exit_code == Some(137)) => {
-                event.at = at(8_000);
+                if pod.change == Change::Applied {
+                    event.at = at(8_000);
+                }
                 pod.containers[0].reason = Some("OOMKilled".into());
             }
             _ => {}

@@ -7,13 +7,13 @@
 use statrs::distribution::{ContinuousCDF, DiscreteCDF, Gamma, NegativeBinomial, Poisson};
 
 /// Returns a quantile of the gamma distribution with this mean and variance.
-pub(crate) fn rate_quantile(mean: f64, variance: f64, p: f64) -> f64 {
+pub fn rate_quantile(mean: f64, variance: f64, p: f64) -> f64 {
     Gamma::new(mean * mean / variance, mean / variance).map_or(mean, |gamma| gamma.inverse_cdf(p))
 }
 
 /// Returns the smallest count that is not exceeded with probability `p`, for counts with this mean and variance. If the
 /// variance is below the mean, the counts are treated as Poisson.
-pub(crate) fn count_quantile(mean: f64, variance: f64, p: f64) -> u64 {
+pub fn count_quantile(mean: f64, variance: f64, p: f64) -> u64 {
     let excess = variance - mean;
     if excess <= 1e-9 * mean {
         return Poisson::new(mean).map_or(0, |poisson| poisson.inverse_cdf(p));
