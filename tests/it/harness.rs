@@ -146,15 +146,20 @@ impl Rolldrop {
     }
 }
 
-/// Maximum number of attempts for a run that a starved machine made invalid.
-const REPEATS: usize = 3;
+/// Maximum number of repetitions of a run that a starved machine made invalid.
+const REPETITIONS: usize = 4;
 
-/// Runs a measurement, and repeats it while it is invalid: the last time once the other tests use little CPU time.
+/// Runs a measurement, and repeats it while it is invalid, each time once the other tests use little CPU time.
 pub(crate) fn again_while_invalid<T>(run: impl Fn() -> T, is_invalid: impl Fn(&T) -> bool) -> T {
-    (1..REPEATS).map(|_| run()).find(|run| !is_invalid(run)).unwrap_or_else(|| {
+    let mut ran = run();
+    for _ in 0..REPETITIONS {
+        if !is_invalid(&ran) {
+            break;
+        }
         wait_until_quiet();
-        run()
-    })
+        ran = run();
+    }
+    ran
 }
 
 impl Finished {

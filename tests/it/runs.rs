@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
@@ -86,7 +87,9 @@ type Both = [MeasuredRun; 2];
 
 fn on_both(scenario: &'static str) -> Both {
     let run = |dataplane| std::thread::spawn(move || measure(scenario, dataplane, &[]));
-    [Dataplane::Kernel, Dataplane::Userspace].map(run).map(|run| run.join().expect("a measured run"))
+    [Dataplane::Kernel, Dataplane::Userspace]
+        .map(run)
+        .map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 pub(crate) fn naive_exit() -> &'static Both {
@@ -179,7 +182,10 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     let is_cut_short = |run: &Finished| run.is_invalid() || run.stdout().contains("was not done");
     let is_starved = |run: &Finished| is_cut_short(run) || is_slow(run) || is_overloaded(run);
     let finished = again_while_invalid(|| run.finish(), is_starved);
-    // A busy machine makes a run invalid or slow, but its accounting, order and classes are still right.
+    // A busy machine makes a run invalid or slow, but its accounting, order and classes are still right. A run that is
+    // cut short lacks terminations, and lost requests of one that is overloaded are not the pods'.
+    let has_all = finished.is_invalid() || !(is_cut_short(&finished) || is_overloaded(&finished));
+    finished.figure(has_all);
     assert!(finished.code() == Some(0) || finished.is_invalid() || is_slow(&finished), "{finished}");
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
