@@ -159,13 +159,8 @@ impl<N: Note> Fleet<N> {
     pub async fn start(&mut self) -> Stamp {
         let zero = self.clock.now() + LEAD;
         let starting = self.workers.iter_mut().map(|worker| {
-            let offset_ns = worker.its_clock.offset_ns();
-            async move {
-                let order = WorkerOrder::Start { zero_ns: zero.shifted_ns(offset_ns) };
-                if let Err(why) = worker.order(&order).await {
-                    worker.end = Some(Err(why));
-                }
-            }
+            let order = WorkerOrder::Start { zero_ns: zero.shifted_ns(worker.its_clock.offset_ns()) };
+            worker.start(order, LEAD)
         });
         join_all(starting).await;
         zero

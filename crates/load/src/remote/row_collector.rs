@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::FleetMember;
 use super::part_shelf::ListedPart;
-use super::worker_link::{WorkerLink, WorkerLinkError};
+use super::worker_link::{SILENCE_LIMIT, WorkerLink, WorkerLinkError};
 use super::{ACKNOWLEDGED_PATH, LIVE_PATH};
 use crate::error::LoadError;
 use crate::live_feed::{LIVE_ROWS, LiveBatch, LiveLine, SourceProgress};
@@ -380,7 +380,9 @@ impl WorkerCollection {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
         let unreadable = WorkerLinkError::Unreadable;
-        while let Some(line) = lines.try_next().await.map_err(|e| unreadable(e.to_string()))? {
+        loop {
+            let line = timeout(SILENCE_LIMIT, lines.try_next()).await.map_err(|_| WorkerLinkError::Silent)?;
+            let Some(line) = line.map_err(|e| unreadable(e.to_string()))? else { break };
             match serde_json::from_str(&line).map_err(|e| unreadable(e.to_string()))? {
                 LiveLine::Batch(mut batch) => {
                     if batch.n < *next {

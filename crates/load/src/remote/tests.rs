@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -243,6 +243,43 @@ async fn fleet_reassigns_share_lost_before_start() {
     fleet.start().await;
     assert_eq!(fleet.join().await.scheduled, 100);
     assert_eq!(lines_of(pods[1].dir.path()), 100);
+}
+
+/// A transport on which the order to start is lost until it is opened.
+struct Clogged {
+    way: Arc<Direct>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl WorkerTransport for Clogged {
+    fn ask(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
+        if request.uri().path() == ORDERS_PATH
+            && request.uri().query() == Some("n=1")
+            && !self.is_open.load(Ordering::Relaxed)
+        {
+            return std::future::ready(Err(WorkerTransportError("no route".to_owned()))).boxed();
+        }
+        self.way.ask(request)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreachable_worker_holds_up_no_others() {
+    let (url, _target) = target().await;
+    let pods = [Pod::start().await, Pod::start().await];
+    let is_open = Arc::new(AtomicBool::new(false));
+    let way = Arc::new(Clogged { way: pods[1].way("secret", None), is_open: Arc::clone(&is_open) });
+    let (mut fleet, _) =
+        fleet(vec![pods[0].member("a", None), FleetMember { way, ..pods[1].member("b", None) }]);
+    fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
+    fleet.start().await;
+    // The load of the other worker is followed meanwhile.
+    is_open.store(true, Ordering::Relaxed);
+    let joined = fleet.join().await;
+    assert_eq!((joined.scheduled, joined.lost), (100, vec![]));
 }
 
 /// A worker of a different version.

@@ -18,6 +18,8 @@ use rolldrop_record::wire::AdminToken;
 
 /// Time limit for receiving a response's head, and for receiving all of a short response.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Time after which a silent stream is closed, and requested again: a connection that broke unnoticed sends nothing.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of a short response, in bytes.
 const SHORT_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
@@ -62,6 +64,9 @@ pub enum WorkerLinkError {
     /// The response did not arrive in time.
     #[error("the load worker did not answer within {CALL_LIMIT:?}")]
     Timeout,
+    /// A stream sent nothing for too long.
+    #[error("the load worker sent nothing for {SILENCE_LIMIT:?}")]
+    Silent,
     /// The worker or the API server refused the request.
     #[error("the request to the load worker was refused: {status} {why}")]
     Refused { status: StatusCode, why: String },

@@ -15,7 +15,7 @@ use crate::control::Progress;
 use crate::load_process::worker_clock::{self, WorkerClock};
 use crate::load_process::worker_protocol::{Prepare, WorkerOrder, WorkerReport};
 use crate::load_process::{LoadEnd, Note};
-use crate::remote::worker_link::{WorkerLink, WorkerLinkError};
+use crate::remote::worker_link::{SILENCE_LIMIT, WorkerLink, WorkerLinkError};
 use crate::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
@@ -23,8 +23,6 @@ use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
 /// Delay between attempts to reach a worker.
 const RETRY: Duration = Duration::from_millis(200);
-/// Time after which a silent report stream is reopened.
-const QUIET: Duration = Duration::from_secs(10);
 /// Time after which an unreachable worker counts as lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
@@ -73,6 +71,8 @@ pub(super) struct FleetWorker {
     pub(super) end: Option<Result<LoadEnd, String>>,
     pub(super) sources: Vec<String>,
     link: WorkerLink,
+    /// Order to start the load that the worker has not accepted yet.
+    unstarted: Option<WorkerOrder>,
     /// Number of the next order to send.
     next_order: u64,
     reports: Reports,
@@ -91,6 +91,7 @@ impl FleetWorker {
             member,
             end: None,
             sources: Vec::new(),
+            unstarted: None,
             next_order: 0,
             its_clock: WorkerClock::default(),
             progress: Progress::default(),
@@ -150,15 +151,26 @@ impl FleetWorker {
         )))
     }
 
+    /// Starts the load. If the worker does not accept the order within `limit`, [`Self::follow`] repeats it, so that one
+    /// worker does not hold up the others.
+    pub(super) async fn start(&mut self, order: WorkerOrder, limit: Duration) {
+        match timeout(limit, self.order(&order)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => self.end = Some(Err(why)),
+            Err(_) => self.unstarted = Some(order),
+        }
+    }
+
     /// Sends an order, and repeats it until the worker accepts it; the worker recognises repetitions by the order's
     /// number.
-    pub(super) async fn order(&mut self, order: &WorkerOrder) -> Result<(), String> {
+    async fn order(&mut self, order: &WorkerOrder) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
     /// Follows the worker until its load has ended, and then stays in contact until all loads have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &FollowerState, note: &impl Note) {
-        let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
+        let Self { member, end, sources, link, unstarted, next_order, reports, its_clock, progress, heard } =
+            self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
         let to_the_end = async {
             let ended = match end.take() {
@@ -171,7 +183,7 @@ impl FleetWorker {
                         following.report(number, said);
                     }) => ended,
                     why = gone => Err(why),
-                    never = pass_on(following, link, next_order) => match never {},
+                    why = pass_on(following, link, next_order, unstarted.take()) => Err(why),
                 },
             };
             if let Err(why) = &ended {
@@ -230,8 +242,19 @@ async fn follow_reports(
     }
 }
 
-/// Forwards the orders to stop and to abort.
-async fn pass_on(following: &FollowerState, link: &WorkerLink, next_order: &mut u64) -> Infallible {
+/// Repeats the order to start, and forwards the orders to stop and to abort. Returns the reason if the load cannot be
+/// started.
+async fn pass_on(
+    following: &FollowerState,
+    link: &WorkerLink,
+    next_order: &mut u64,
+    unstarted: Option<WorkerOrder>,
+) -> String {
+    if let Some(order) = unstarted
+        && let Err(why) = give(link, next_order, &order).await
+    {
+        return why;
+    }
     let asked: [(&CancellationToken, WorkerOrder); 2] =
         [(&following.control.stop, WorkerOrder::Stop), (&following.control.abort, WorkerOrder::Abort)];
     for (token, order) in asked {
@@ -327,7 +350,7 @@ impl Reports {
                     }
                     Err(error) => error.to_string(),
                 },
-                Some(lines) => match timeout(QUIET, lines.next()).await {
+                Some(lines) => match timeout(SILENCE_LIMIT, lines.next()).await {
                     Ok(Some(Ok(line))) => {
                         (self.heard, self.empty) = (Instant::now(), 0);
                         match serde_json::from_str::<Numbered>(&line) {
@@ -346,7 +369,7 @@ impl Reports {
                         self.empty += 1;
                         "its reports ended early".to_owned()
                     }
-                    Err(_) => format!("it sent nothing for {QUIET:?}"),
+                    Err(_) => WorkerLinkError::Silent.to_string(),
                 },
             };
             self.lines = None;

@@ -20,13 +20,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::limit::Bucket;
 use crate::remote::part_shelf::{ListedPart, Listing, PARTS_PATH, hexadecimal};
-use crate::remote::worker_link::{WorkerLink, WorkerLinkError};
+use crate::remote::worker_link::{SILENCE_LIMIT, WorkerLink, WorkerLinkError};
 use rolldrop_record::parts::{self, PartError};
 
 /// Delay between attempts.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time after which a silent connection is closed.
-const SILENCE_LIMIT: Duration = Duration::from_secs(15);
 /// Time without any progress, over all attempts, after which the fetch is abandoned.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of times that a part may differ from its listing.
@@ -154,7 +152,7 @@ impl Fetch<'_> {
             let mut pieces = answer.into_body().into_data_stream();
             while under_way.length < part.bytes {
                 let piece = timeout(SILENCE_LIMIT, pieces.try_next()).await;
-                let piece = piece.map_err(|_| Failed::ForNow(format!("silent for {SILENCE_LIMIT:?}")))?;
+                let piece = piece.map_err(|_| WorkerLinkError::Silent)?;
                 let piece = piece.map_err(|e| Failed::ForNow(e.to_string()))?;
                 let Some(piece) = piece else {
                     return Err(Failed::ForNow("the transfer broke off".to_owned()));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, future, stream};
@@ -283,6 +284,44 @@ fn killed_when_told() -> (Arc<Notify>, impl Future<Output = String> + Send + 'st
         "OOMKilled".to_owned()
     };
     (gone, ends)
+}
+
+/// A transport whose first stream of seconds stays open without ever sending anything.
+struct BlackHole {
+    worker: Arc<Worker>,
+    has_swallowed: AtomicBool,
+}
+
+impl WorkerTransport for BlackHole {
+    fn ask(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
+        if request.uri().path() == LIVE_PATH && !self.has_swallowed.swap(true, Ordering::Relaxed) {
+            let silence = StreamBody::new(stream::pending::<io::Result<Frame<Bytes>>>());
+            return future::ready(Ok(Response::new(silence.boxed_unsync()))).boxed();
+        }
+        self.worker.ask(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_live_stream_is_requested_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    worker.second(0, &rows("load-0", 0..100), 0);
+    let way = Arc::new(BlackHole { worker: Arc::clone(&worker), has_swallowed: AtomicBool::new(false) });
+    let member = FleetMember { way, ..member("load-0", &worker, future::pending()) };
+    collector.follow(&member, &["load-0".to_owned()]);
+    // The recording task, which blocks a thread, keeps the paused clock from advancing by itself.
+    for _ in 0..60 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        if collector.context.known().rows()["load-0"].known == 100 {
+            return;
+        }
+    }
+    panic!("the rows never arrived");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
