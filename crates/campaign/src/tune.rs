@@ -171,7 +171,6 @@ impl TuningRequest {
         let tuned = self.carry_out(&steps, state, verified).await;
         if let Some(tenure) = tenure {
             let released = tenure.end(operator.interrupts.abort.clone()).await;
-            let released = released.map_err(RunError::other)?;
             released
                 .iter()
                 .filter(|undone| undone.is_left())

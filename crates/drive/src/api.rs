@@ -9,7 +9,7 @@ mod node_agent;
 mod pages;
 
 pub use caller::{Caller, TimeLimits};
-pub(crate) use caller::{Pauses, is_passing, is_too_many, may_have_been_done, retry_after};
+pub(crate) use caller::{Pauses, is_too_many, may_have_been_done, retry_after};
 pub(crate) use kinds::resource_of;
 pub use kinds::{pod_selector, why_no_rollout};
 pub(crate) use node_agent::{agent_path, ask_agent};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
 use rolldrop_scenario::{Scenario, ScenarioError};
@@ -18,6 +19,9 @@ pub enum CoordinatorError {
     /// The API server refused a call, or did not respond.
     #[error("failed to {what}: {why}")]
     Api { what: String, why: String },
+    /// The API server was down, overloaded or faulty for as long as the limit for an outage allows.
+    #[error("failed to {what}: {why}")]
+    Unavailable { what: String, why: String },
     /// A call got no response in time.
     #[error("failed to {what}: no answer within {limit:?}")]
     Timeout { what: String, limit: Duration },
@@ -192,9 +196,15 @@ impl CoordinatorError {
         }
     }
 
-    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`].
+    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`] or [`CoordinatorError::Unavailable`].
     pub(crate) fn api(what: &str, error: &kube::Error) -> Self {
-        Self::Api { what: what.to_owned(), why: Self::why(error) }
+        let (what, why) = (what.to_owned(), Self::why(error));
+        if is_passing(error) { Self::Unavailable { what, why } } else { Self::Api { what, why } }
+    }
+
+    /// Returns true if the same call may succeed later.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Timeout { .. })
     }
 
     /// Returns the message of a Kubernetes client error.
@@ -206,6 +216,31 @@ impl CoordinatorError {
             }
             kube::Error::Api(status) => status.message.clone(),
             other => innermost(other),
+        }
+    }
+}
+
+/// Returns true if the call may succeed a little later because the API server is down, overloaded or faulty, or a token
+/// has expired and will be renewed.
+pub(crate) fn is_passing(error: &kube::Error) -> bool {
+    match error {
+        // A response that is not trusted now will not be trusted later.
+        error if distrust(error).is_some() => false,
+        kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
+        kube::Error::Service(_)
+        | kube::Error::HyperError(_)
+        | kube::Error::ReadEvents(_)
+        | kube::Error::Auth(_) => true,
+        _ => false,
+    }
+}
+
+impl JournalError {
+    /// Returns the message, followed by that of its cause.
+    pub(crate) fn in_words(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            other => other.to_string(),
         }
     }
 }

@@ -35,7 +35,7 @@ use crate::error::CoordinatorError;
 use crate::observe::ReadyTargets;
 use crate::plan::{GitOps, RunPlan, check_rights};
 use crate::session::{Closed, Session, SessionStart};
-use crate::undo::{UndoOutcome, Undone, await_effect};
+use crate::undo::{Undone, await_effect};
 use crate::viewer::Viewer;
 use crate::{Interrupts, Operator};
 use admin_secret::AdminSecret;
@@ -303,10 +303,11 @@ impl RunContext<'_> {
         // Runs after an error, too, to remove everything that the session created.
         let last = if session.has_changes() { "undoing the changes" } else { "closing the record" };
         self.viewer.step(last);
-        let finished = session.finish(give_up.clone()).await;
-        let closed = closed(finished, loaded.is_err(), |error| self.viewer.warn(error))?;
-        let Closed { sources, undone, events } = closed;
-        let written = loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up));
+        let Closed { sources, undone, events } = session.finish(give_up.clone()).await;
+        let written = match closed(events, loaded.is_err(), |error| self.viewer.warn(error)) {
+            Ok(events) => loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up)),
+            Err(error) => Err(error.into()),
+        };
         // If the cluster ends with the run, so do its objects.
         if cluster.origin().is_some() {
             self.leave(&undone, caller, give_up).await;
@@ -333,7 +334,7 @@ impl RunContext<'_> {
     /// already complete, so an interruption ends only the wait.
     async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
         undone.iter().filter(|undone| undone.is_left()).for_each(|left| self.viewer.warn(&left.to_string()));
-        if undone.iter().any(|undone| matches!(undone.outcome, UndoOutcome::Failed(_))) {
+        if undone.iter().any(Undone::is_open) {
             let run = self.run_dir.path().display();
             self.viewer.warn(&format!("run `rolldrop cleanup {run}` to try again"));
         }
@@ -431,19 +432,19 @@ impl RunContext<'_> {
     }
 }
 
-/// Returns the result of closing a run. If the run has already failed, a failure to close it is only a warning: the
+/// Returns the result of closing a run; `None` if that failed after the run had failed. This is only a warning: the
 /// earlier error may have caused it, and is the one to report.
-fn closed<T: Default>(
+fn closed<T>(
     finished: Result<T, CoordinatorError>,
     has_failed: bool,
     warn: impl FnOnce(&str),
-) -> Result<T, CoordinatorError> {
-    finished.or_else(|error| {
+) -> Result<Option<T>, CoordinatorError> {
+    finished.map(Some).or_else(|error| {
         if !has_failed {
             return Err(error);
         }
         warn(&format!("also failed to close the run: {error}"));
-        Ok(T::default())
+        Ok(None)
     })
 }
 
@@ -475,9 +476,9 @@ mod tests {
         let mut warnings = Vec::new();
         let mut warn = |text: &str| warnings.push(text.to_owned());
         let after_a_failure = closed::<Vec<u8>>(Err(unclosed()), true, &mut warn);
-        assert!(matches!(after_a_failure, Ok(nothing) if nothing.is_empty()));
+        assert!(matches!(after_a_failure, Ok(None)));
         assert!(closed::<Vec<u8>>(Err(unclosed()), false, &mut warn).is_err());
-        assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(sources) if sources == [1]));
+        assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(Some(events)) if events == [1]));
         assert_eq!(warnings, [format!("also failed to close the run: {}", unclosed())]);
     }
 }

@@ -55,14 +55,14 @@ pub(crate) struct Session {
 }
 
 /// Results of a finished session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Closed {
     /// All recorders of the run.
     pub sources: Vec<Source>,
     /// Changes that were undone, or could not be undone.
     pub undone: Vec<Undone>,
-    /// Events written to the log; `None` if the log could not be closed.
-    pub events: Option<EventsWritten>,
+    /// Events written to the log, or the reason that the records could not be written.
+    pub events: Result<EventsWritten>,
 }
 
 impl Session {
@@ -222,12 +222,9 @@ impl Session {
 
     /// Removes the objects that the session created, reverts its changes, stops its tasks, and closes the records.
     /// Cancelling `give_up` cuts the undo short.
-    ///
-    /// # Errors
-    /// Fails if the records could not be written.
-    pub(crate) async fn finish(self, give_up: CancellationToken) -> Result<Closed> {
+    pub(crate) async fn finish(self, give_up: CancellationToken) -> Closed {
         let undone = self.ledger.undo(&Caller { stop: give_up, ..self.caller }).await;
-        for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {
+        for undone in undone.iter().filter(|undone| undone.is_left()) {
             self.observer.recorder().warn(format!("undoing the changes: {undone}"));
         }
         self.tasks.stop().await;
@@ -239,8 +236,7 @@ impl Session {
             rows: None,
         }];
         sources.extend(self.collector.sources());
-        let events = self.observer.finish().await?;
-        Ok(Closed { sources, undone: undone?, events: Some(events) })
+        Closed { sources, undone, events: self.observer.finish().await }
     }
 
     fn changer(&self) -> Changer<'_> {

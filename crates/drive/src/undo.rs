@@ -1,7 +1,7 @@
 //! Undoes a run's changes in a cluster, latest first.
 //!
 //! Undoing can be repeated safely. Values that others have changed since stay as they are, and are reported. An object
-//! that was replaced in the meantime is left alone entirely.
+//! that was replaced in the meantime is left alone entirely. A sidecar stays while a Service may still route to it.
 
 mod change_journal;
 pub(crate) mod change_ledger;
@@ -9,6 +9,8 @@ pub(crate) mod effect;
 pub(crate) mod holder;
 mod left_over;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::api::edits::{self, Edit};
 use crate::api::{Caller, ask_agent};
-use crate::error::{CoordinatorError, JournalError, Result};
+use crate::error::{CoordinatorError, Result};
 use change_journal::Open;
 pub(crate) use change_journal::{ClusterChange, Journal, ObjectRef, RUN_LABEL};
 pub(crate) use change_ledger::ChangeLedger;
@@ -27,6 +29,7 @@ pub use effect::await_effect;
 pub(crate) use holder::Holder;
 pub use left_over::{LeftOvers, Since};
 use rolldrop_kubernetes::guard::object_names::in_path;
+use rolldrop_sidecar::inject;
 
 /// Number of attempts at a change that conflicts with others' changes.
 pub(crate) const ATTEMPTS: u32 = 5;
@@ -35,6 +38,8 @@ pub(crate) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
 /// Time that Service proxies get to follow a change to a Service; they take about a second. After this time, all
 /// traffic is routed according to the new Service, and the former endpoints may be removed.
 pub(crate) const FOLLOW: Duration = Duration::from_secs(2);
+/// Pause before changes that could not be undone are tried again.
+const BETWEEN_PASSES: Duration = Duration::from_secs(1);
 
 /// Result of undoing a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +54,12 @@ pub enum UndoOutcome {
     /// The object belongs to someone else now.
     LeftAlone(String),
     /// The change could not be undone; another attempt is possible.
-    Failed(String),
+    Failed {
+        /// Reason.
+        why: String,
+        /// True if an attempt soon after may succeed, because the API server was down, overloaded or faulty.
+        may_pass: bool,
+    },
 }
 
 /// A change and the result of undoing it.
@@ -59,22 +69,37 @@ pub struct Undone {
     change: ClusterChange,
     /// Result of undoing the change.
     pub outcome: UndoOutcome,
+    /// Reason that the journal still lists the change, although nothing of it is left to undo.
+    unrecorded: Option<String>,
 }
 
 impl Undone {
     /// Returns true if the user should look at the object.
     pub fn is_left(&self) -> bool {
-        match &self.outcome {
-            UndoOutcome::Undone { others } => !others.is_empty(),
-            UndoOutcome::Nothing(_) => false,
-            UndoOutcome::LeftAlone(_) | UndoOutcome::Failed(_) => true,
+        self.is_open()
+            || match &self.outcome {
+                UndoOutcome::Undone { others } => !others.is_empty(),
+                UndoOutcome::Nothing(_) => false,
+                UndoOutcome::LeftAlone(_) | UndoOutcome::Failed { .. } => true,
+            }
+    }
+
+    /// Returns true if the journal still lists the change as not undone.
+    pub(crate) fn is_open(&self) -> bool {
+        self.unrecorded.is_some() || matches!(self.outcome, UndoOutcome::Failed { .. })
+    }
+
+    /// Records in the journal that nothing is left to undo, if that is so.
+    fn record(&mut self, journal: &mut Journal, id: u32) {
+        if !matches!(self.outcome, UndoOutcome::Failed { .. }) {
+            self.unrecorded = journal.undone(id, self.to_string()).err().map(|error| error.in_words());
         }
     }
 }
 
 impl fmt::Display for Undone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { object, change, outcome } = self;
+        let Self { object, change, outcome, unrecorded } = self;
         write!(f, "{object}: ")?;
         let (done, not_done) = match change {
             ClusterChange::Create => ("removed", "left in the cluster"),
@@ -83,14 +108,15 @@ impl fmt::Display for Undone {
             ClusterChange::Edit { .. } => ("restored", "not restored"),
         };
         match outcome {
-            UndoOutcome::Undone { others } if others.is_empty() => f.write_str(done),
+            UndoOutcome::Undone { others } if others.is_empty() => f.write_str(done)?,
             UndoOutcome::Undone { others } => {
-                write!(f, "{done}, except what others have changed since: {}", others.join(", "))
+                write!(f, "{done}, except what others have changed since: {}", others.join(", "))?;
             }
-            UndoOutcome::Nothing(why) => f.write_str(why),
-            UndoOutcome::LeftAlone(why) => write!(f, "left alone: {why}"),
-            UndoOutcome::Failed(why) => write!(f, "{not_done}: {why}"),
+            UndoOutcome::Nothing(why) => f.write_str(why)?,
+            UndoOutcome::LeftAlone(why) => write!(f, "left alone: {why}")?,
+            UndoOutcome::Failed { why, .. } => write!(f, "{not_done}: {why}")?,
         }
+        unrecorded.iter().try_for_each(|why| write!(f, "; not recorded: {why}"))
     }
 }
 
@@ -101,34 +127,79 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Undoes a journal's open changes within the limit for undoing, and retries after temporary faults.
-pub(crate) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
-    let run = journal.run().to_owned();
+/// Undoes the open changes of journals, in this order, within the limit for undoing. Tries again what failed for a
+/// reason that may pass.
+pub(crate) async fn all(caller: &Caller, journals: &mut [Journal]) -> Vec<Undone> {
     let deadline = Instant::now() + caller.limits.undo;
-    let mut undone = Vec::new();
-    let mut is_rerouted = false;
-    for open in journal.open_changes() {
-        if is_rerouted && open.object.kind != "Service" {
-            sleep(FOLLOW).await;
-            is_rerouted = false;
+    let mut results = BTreeMap::new();
+    loop {
+        for (key, undone) in pass(caller, journals, deadline).await {
+            results.insert(key, undone);
         }
-        let id = open.id;
-        let result = one(caller, &run, open, deadline).await;
-        is_rerouted |= result.object.kind == "Service"
-            && matches!(
-                (&result.outcome, &result.change),
-                (UndoOutcome::Undone { .. }, ClusterChange::Edit { .. })
-            );
-        if !matches!(result.outcome, UndoOutcome::Failed(_)) {
-            journal.undone(id, result.to_string())?;
+        let may_pass = |undone: &Undone| matches!(undone.outcome, UndoOutcome::Failed { may_pass: true, .. });
+        let is_over = Instant::now() + BETWEEN_PASSES >= deadline || !results.values().any(may_pass);
+        if is_over || caller.stoppable(sleep(BETWEEN_PASSES)).await.is_err() {
+            return results.into_values().collect();
         }
-        undone.push(result);
     }
-    Ok(undone)
+}
+
+/// Tries once to undo each open change. Returns the results by journal and ID, latest first.
+async fn pass(
+    caller: &Caller,
+    journals: &mut [Journal],
+    deadline: Instant,
+) -> BTreeMap<(usize, Reverse<u32>), Undone> {
+    let mut results = BTreeMap::new();
+    let mut is_rerouted = false;
+    // Services that may still route to a sidecar, by namespace.
+    let mut routing = BTreeMap::new();
+    for (number, journal) in journals.iter_mut().enumerate() {
+        let run = journal.run().to_owned();
+        for open in journal.open_changes() {
+            if is_rerouted && open.object.kind != "Service" {
+                sleep(FOLLOW).await;
+                is_rerouted = false;
+            }
+            let id = open.id;
+            let service = routing.get(&open.object.namespace).filter(|_| adds_sidecar(&open.change));
+            let mut undone = match service {
+                Some(service) => keep_sidecar_for(service, open),
+                None => one(caller, &run, open, deadline).await,
+            };
+            undone.record(journal, id);
+            let Undone { object, change, outcome, .. } = &undone;
+            if object.kind == "Service" && matches!(change, ClusterChange::Edit { .. }) {
+                match outcome {
+                    // An earlier attempt may have taken effect just now, although it seemed to fail.
+                    UndoOutcome::Undone { .. } | UndoOutcome::Nothing(_) => is_rerouted = true,
+                    UndoOutcome::Failed { .. } => {
+                        routing.insert(object.namespace.clone(), object.clone());
+                    }
+                    UndoOutcome::LeftAlone(_) => {}
+                }
+            }
+            results.insert((number, Reverse(id)), undone);
+        }
+    }
+    results
+}
+
+/// Returns true if undoing this change removes the sidecar from pods.
+fn adds_sidecar(change: &ClusterChange) -> bool {
+    let ClusterChange::Edit { edits } = change else { return false };
+    edits.iter().any(|edit| edit.is_to_item(inject::SIDECAR_NAME))
+}
+
+/// Leaves a sidecar in place, because without it the Service would have no endpoint that listens.
+fn keep_sidecar_for(service: &ObjectRef, Open { object, change, .. }: Open) -> Undone {
+    let why = format!("{service} was not restored and may still route to the sidecar");
+    let outcome = UndoOutcome::Failed { why, may_pass: false };
+    Undone { object, change, outcome, unrecorded: None }
 }
 
 /// Undoes one change before a deadline.
-pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
+async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
     let Open { object, change, .. } = open;
     let undoing = async {
         match &change {
@@ -139,10 +210,14 @@ pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
         }
     };
     let outcome = match timeout_at(deadline, undoing).await {
-        Ok(outcome) => outcome.unwrap_or_else(|error| UndoOutcome::Failed(error.to_string())),
-        Err(_) => UndoOutcome::Failed(format!("undoing took longer than {:?}", caller.limits.undo)),
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => UndoOutcome::Failed { why: error.to_string(), may_pass: error.may_pass() },
+        Err(_) => {
+            let why = format!("undoing took longer than {:?}", caller.limits.undo);
+            UndoOutcome::Failed { why, may_pass: true }
+        }
     };
-    Undone { object, change, outcome }
+    Undone { object, change, outcome, unrecorded: None }
 }
 
 pub(crate) fn gone() -> UndoOutcome {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{Changer, reference};
 use crate::api::Caller;
 use crate::cluster::Origin;
-use crate::error::{CoordinatorError, JournalError, Result};
+use crate::error::{CoordinatorError, Result};
 use crate::observe::RecorderHandle;
 use crate::tasks::BackgroundTasks;
 use crate::undo::holder::{api_of_workload, in_use, read_workload, renew, send};
@@ -127,10 +127,7 @@ impl Tenure {
     }
 
     /// Releases the workload. Cancelling `stop` cuts the release short.
-    ///
-    /// # Errors
-    /// Fails if the journal cannot be written.
-    pub async fn end(self, stop: CancellationToken) -> Result<Vec<Undone>, JournalError> {
+    pub async fn end(self, stop: CancellationToken) -> Vec<Undone> {
         self.ledger.undo(&Caller { stop, ..self.caller }).await
     }
 }

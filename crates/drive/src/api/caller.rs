@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::pages::{Pages, page};
-use crate::error::{CoordinatorError, Result};
+use crate::error::{CoordinatorError, Result, is_passing};
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
@@ -371,21 +371,6 @@ pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
-}
-
-/// Returns true if the call may succeed a little later because the API server is down, overloaded or faulty, or a token
-/// has expired and will be renewed.
-pub(crate) fn is_passing(error: &kube::Error) -> bool {
-    match error {
-        // A response that is not trusted now will not be trusted later.
-        error if distrust(error).is_some() => false,
-        kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
-        kube::Error::Service(_)
-        | kube::Error::HyperError(_)
-        | kube::Error::ReadEvents(_)
-        | kube::Error::Auth(_) => true,
-        _ => false,
-    }
 }
 
 /// Returns true if a failed call may still have taken effect because the API server did not refuse it, and it may have

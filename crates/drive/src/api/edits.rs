@@ -49,6 +49,11 @@ impl Edit {
         Self { path, old, new: None, made: usize::from(!has_annotations), again: true }
     }
 
+    /// Returns true if the edit is to a list's item with this name, such as a container.
+    pub(crate) fn is_to_item(&self, name: &str) -> bool {
+        self.path.iter().any(|step| matches!(step, Step::Item { is, .. } if is == name))
+    }
+
     /// Describes the field, its value before and its value after.
     pub(crate) fn in_words(&self) -> String {
         let value = |value: &Option<Value>| {

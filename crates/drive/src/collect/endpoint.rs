@@ -9,7 +9,8 @@ use kube::Client;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::proxy_listener::{ProxyListener, ProxyNews};
-use crate::api::{Pauses, TimeLimits, is_passing};
+use crate::api::{Pauses, TimeLimits};
+use crate::error::is_passing;
 use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 

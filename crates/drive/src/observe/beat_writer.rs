@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::event_recorder::RecorderHandle;
 use super::list_watch::WatchListener;
-use crate::api::{Caller, Pauses, is_passing, is_too_many, retry_after};
-use crate::error::{CoordinatorError, Result};
+use crate::api::{Caller, Pauses, is_too_many, retry_after};
+use crate::error::{CoordinatorError, Result, is_passing};
 use rolldrop_record::EventKind;
 
 /// Time from one beat to the next. A shorter period would hardly improve the precision of a deletion's time, because

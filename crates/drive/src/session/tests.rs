@@ -11,6 +11,7 @@ mod phases;
 mod planning;
 mod reading_sidecars;
 mod service_proxy;
+mod undoing;
 mod unready;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,6 +126,13 @@ fn session(client: Client, limits: TimeLimits) -> (Session, RunDir, TempDir) {
     (session, run_dir, dir)
 }
 
+/// Finishes a session whose records can be written.
+async fn finish(session: Session) -> Closed {
+    let closed = session.finish(CancellationToken::new()).await;
+    assert!(closed.events.is_ok(), "{:?}", closed.events);
+    closed
+}
+
 /// Creates the work for a run that does only what its scenario says.
 fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {
@@ -218,7 +226,7 @@ async fn created_objects_are_owned_and_removed() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, TimeLimits::default());
     session.deploy(&[service()]).await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let calls = calls.lock().unwrap();
     let of = |wanted: Method| {
         let calls = calls.iter().filter(move |(method, ..)| *method == wanted);
@@ -267,7 +275,7 @@ async fn creations_stay_open_after_outage_during_undo() {
     assert_eq!(posts.load(Ordering::SeqCst), 2);
     away.store(true, Ordering::SeqCst);
     let begun = Instant::now();
-    let Closed { undone: left, .. } = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone: left, .. } = finish(session).await;
     assert!(begun.elapsed() <= limits.undo, "{:?}", begun.elapsed());
     assert_eq!(left.len(), 2, "{left:?}");
     let left = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
@@ -322,7 +330,7 @@ async fn mutating_calls_follow_plan() {
     session.deploy(&scenario.manifests).await.unwrap();
     let zero = session.now();
     session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
     let planned = planned.map(|call| (call.method().to_owned(), call.path.clone()));
     let owned = |(method, path): (String, String)| {

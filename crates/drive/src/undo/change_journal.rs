@@ -233,6 +233,12 @@ impl Journal {
         }
     }
 
+    /// Makes all further writes fail.
+    #[cfg(test)]
+    pub(crate) fn fill_disk(&mut self) {
+        self.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    }
+
     fn append(&mut self, entry: JournalEntry) -> Result<()> {
         let io = |source| JournalError::Io { path: self.path.clone(), source };
         let line = Line { t_ns: self.clock.now(), entry };

@@ -62,11 +62,11 @@ impl ChangeLedger {
         let open = self.journal().open_changes().into_iter().find(|open| open.id == id);
         let Some(open) = open else { return Ok(()) };
         let deadline = Instant::now() + caller.limits.undo;
-        let undone = one(caller, &self.run, open, deadline).await;
-        if let UndoOutcome::Failed(why) = &undone.outcome {
+        let mut undone = one(caller, &self.run, open, deadline).await;
+        if let UndoOutcome::Failed { why, .. } = &undone.outcome {
             return Err(CoordinatorError::Api { what: "undo the change".into(), why: why.clone() });
         }
-        self.journal().undone(id, undone.to_string())?;
+        undone.record(&mut self.journal(), id);
         self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
         Ok(())
     }
@@ -77,11 +77,11 @@ impl ChangeLedger {
     }
 
     /// Undoes all remaining changes. Also returns the changes that were undone before.
-    pub(crate) async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
+    pub(crate) async fn undo(self, caller: &Caller) -> Vec<Undone> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut undone = all(caller, &mut journal).await?;
+        let mut undone = all(caller, std::slice::from_mut(&mut journal)).await;
         undone.extend(self.taken_back.into_inner().unwrap_or_else(PoisonError::into_inner));
-        Ok(undone)
+        undone
     }
 }
 

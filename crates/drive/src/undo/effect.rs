@@ -64,7 +64,7 @@ impl Awaited {
     /// Groups the undone changes by namespace, as far as they affect pods.
     fn of(undone: &[Undone]) -> BTreeMap<String, Self> {
         let mut awaited: BTreeMap<String, Self> = BTreeMap::new();
-        for Undone { object, change, outcome } in undone {
+        for Undone { object, change, outcome, .. } in undone {
             let is_undone = matches!(outcome, UndoOutcome::Undone { .. } | UndoOutcome::Nothing(_));
             let Some(namespace) = object.namespace.clone().filter(|_| is_undone) else { continue };
             if has_pods(&object.kind) {
@@ -187,7 +187,7 @@ mod tests {
 
     fn undone(kind: &str, name: &str, change: ClusterChange, outcome: UndoOutcome) -> Undone {
         let object = ObjectRef::new("apps/v1", kind, Some("shop".into()), name);
-        Undone { object, change, outcome }
+        Undone { object, change, outcome, unrecorded: None }
     }
 
     /// Returns the changes of a run that has created a Deployment and a StatefulSet, and changed another Deployment.

@@ -103,8 +103,8 @@ impl LeftOvers {
     ///
     /// # Errors
     /// Fails, without changing anything, if this seems to be another cluster than the run's: there, all objects would
-    /// seem to be gone, and nothing would be left to undo in the right one. Fails if a journal cannot be written.
-    pub async fn undo(self, caller: &Caller, server: &str) -> Result<Vec<Undone>> {
+    /// seem to be gone, and nothing would be left to undo in the right one.
+    pub async fn undo(mut self, caller: &Caller, server: &str) -> Result<Vec<Undone>> {
         let of_run = self.cluster.as_ref().and_then(|origin| origin.server.clone());
         // The same cluster may have several URLs, for example one for its pods.
         if of_run.as_deref() != Some(server) && !self.exist(caller).await? {
@@ -115,11 +115,7 @@ impl LeftOvers {
                 holder::take_over(caller, &object, run).await;
             }
         }
-        let mut undone = Vec::new();
-        for mut journal in self.journals {
-            undone.extend(all(caller, &mut journal).await?);
-        }
-        Ok(undone)
+        Ok(all(caller, &mut self.journals).await)
     }
 
     /// Returns true if one of the changed objects is in the cluster.

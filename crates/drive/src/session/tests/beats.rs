@@ -31,7 +31,7 @@ async fn beats_adapt_to_refusals_and_resume() {
     // The run continues; only the caller stops the beats.
     let beats = tokio::time::timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let events = events_of(&run_dir);
     let beats = events.iter().filter(|event| matches!(event.kind, EventKind::Beat { .. })).count();
     let checks = events.iter().filter(|event| matches!(event.kind, EventKind::BeatCheck { .. })).count();

@@ -140,7 +140,7 @@ async fn interrupted_run_collects_available_rows() {
         let rows = session.collector.sources().pop().unwrap().rows.unwrap();
         let received = if is_away { 0 } else { 2 };
         assert_eq!((rows.received, rows.recorded), (received, (!is_away).then_some(2)));
-        session.finish(CancellationToken::new()).await.unwrap();
+        finish(session).await;
     }
 }
 
@@ -154,7 +154,7 @@ async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<r
         }
     };
     tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     events_of(&run_dir)
 }
 
@@ -223,7 +223,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     };
     tokio::time::timeout(Duration::from_secs(20), lives).await.unwrap();
     collector.catch_up(&TimeLimits { hand_over: Duration::from_secs(5), ..TimeLimits::default() }).await;
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let (mut ends, mut phases) = (Vec::new(), Vec::new());
     for event in events_of(&run_dir) {
         match event.kind {
@@ -270,7 +270,7 @@ async fn later_rows_are_kept_after_unreadable_row() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), has_ended).await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let ended = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
         EventKind::ProxyEnded { rows, .. } => Some(rows),
         _ => None,

@@ -105,7 +105,7 @@ async fn constant_conflicts_leave_workload_unchanged() {
     let error = inject(&session).await.unwrap_err().to_string();
     assert_eq!(error, "failed to change Deployment web in shop: others keep changing it");
     assert_eq!(patches(&calls).len(), 5);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
     assert!(open.is_empty(), "{open:?}");
 }
@@ -161,7 +161,7 @@ async fn rolled_back(images: [&'static str; 3]) -> (usize, Vec<String>) {
         session.changer().change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
     session.ledger.take_back(&session.caller, change.unwrap()).await.unwrap();
     let patches = patched.load(Ordering::SeqCst);
-    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = finish(session).await;
     (patches, undone.iter().map(ToString::to_string).collect())
 }
 
@@ -231,7 +231,7 @@ async fn stuck_rollout_is_recorded_with_missing_pods() {
     let before = rollout_wait::workloads(session.caller()).await.unwrap();
     restarts.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
         EventKind::CommandSettled { unsettled, .. } => unsettled,
         _ => None,

@@ -83,7 +83,7 @@ async fn refused_deletion_is_recorded_with_both_times() {
     let zero = session.now();
     let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, 0);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let events = events_of(&run_dir);
     let action = events.iter().find_map(|e| match &e.kind {
         EventKind::Action(action) => Some((e.at, action)),
@@ -120,7 +120,7 @@ async fn outage_limit_counts_from_first_fault() {
     let disrupted = session.disrupt(&[eviction], beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, 1);
     assert_eq!(tries.load(Ordering::SeqCst), 5);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn second_action_takes_remaining_pods() {
         let (session, run_dir, _dir) = session(client, TimeLimits::default());
         let zero = session.now();
         assert_eq!(session.disrupt(&both, beside(zero), &NoPrograms).await, expected);
-        session.finish(CancellationToken::new()).await.unwrap();
+        finish(session).await;
         let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
         assert_eq!(deleted, pods[..expected]);
         let refused = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
@@ -164,7 +164,7 @@ async fn termination_spacing_equals_required_silence() {
         for distance_s in distances_s(&deletions) {
             assert!((distance_s - expected_s).abs() < 0.05, "{distance_s} s, {expected_s} s expected");
         }
-        session.finish(CancellationToken::new()).await.unwrap();
+        finish(session).await;
     }
 }
 
@@ -184,7 +184,7 @@ async fn next_batch_awaits_previous_recovery() {
             let expected_s = if number % 2 == 0 { 0.0 } else { expected_s };
             assert!((distance_s - expected_s).abs() < 0.05, "{number}: {distance_s} s");
         }
-        session.finish(CancellationToken::new()).await.unwrap();
+        finish(session).await;
     }
 }
 
@@ -213,7 +213,7 @@ async fn overlapping_actions_take_distinct_pods() {
     let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let disrupted = session.disrupt(&both, beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, 3);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
     assert_eq!(deleted, ["web-1", "web-3", "web-2"]);
     assert_eq!(errors_of(&run_dir), Vec::<String>::new());
@@ -230,7 +230,7 @@ async fn each_missed_pod_is_recorded() {
     let load = UnderLoad { end: session.now() + Duration::from_secs(5), ..beside(session.now()) };
     let disrupted = session.disrupt(&[all, more], load, &NoPrograms).await;
     assert_eq!(disrupted, 2);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let mut errors = errors_of(&run_dir);
     errors.sort();
     insta::assert_snapshot!(errors.join("\n"), @r"
@@ -248,7 +248,7 @@ async fn unreached_repetitions_share_one_record() {
     let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
     let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
     assert_eq!(disrupted, 1);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let errors = errors_of(&run_dir);
     assert!(errors.len() == 1 && errors[0].starts_with("repetitions 2 to 3 were skipped: "), "{errors:?}");
 }

@@ -137,7 +137,7 @@ async fn hold_is_taken_renewed_and_released() {
         matches!(&open[..], [open] if matches!(&open.change, ClusterChange::Hold { run } if run == "my-run")),
         "{open:?}"
     );
-    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = finish(session).await;
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();
     assert_eq!(undone, ["Deployment web in shop: released"]);
     assert_eq!(shop.holder(), None);
@@ -195,7 +195,7 @@ async fn undone_while(theirs: Value) -> (String, Value) {
     session.changer().alter(&api, &deployment(), set).await.unwrap().unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 5);
     *shop.meanwhile.lock().unwrap() = Some(theirs);
-    let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
+    let Closed { undone, .. } = finish(session).await;
     (undone[0].to_string(), shop.now())
 }
 
@@ -225,7 +225,7 @@ async fn alter_reapplies_edits_after_foreign_change() {
         .unwrap()
         .unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 5);
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     assert_eq!(shop.now()["spec"]["replicas"], 4, "as others had set it");
 }
 
@@ -248,7 +248,7 @@ async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value)
     };
     session.changer().patch(&api, &deployment(), patch_of).await.unwrap().unwrap();
     let set = shop.now()["spec"]["template"]["spec"]["containers"].clone();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     (set, shop.now())
 }
 

@@ -84,7 +84,7 @@ async fn ownership_links_secret_job_and_run() {
     });
     let (session, _, _dir) = session(client, TimeLimits::default());
     make(&session).await;
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let calls = calls.lock().unwrap();
     let of = |wanted: Method| calls.iter().filter(move |(method, ..)| *method == wanted);
     let owners = |body: &Value| body["metadata"]["ownerReferences"].clone();
@@ -158,7 +158,7 @@ async fn unpullable_image_ends_pod_wait() {
     let error = wait().await.unwrap_err().to_string();
     let why = "its container exited with code 2 (Error): no such option";
     assert_eq!(error, format!("a pod cannot start: pod rolldrop-load-my-run-0-abcde: {why}"));
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let calls = calls.lock().unwrap();
     let deleted = calls.iter().filter(|(method, ..)| *method == Method::DELETE);
     assert_eq!(deleted.map(|(_, path, _)| path.as_str()).collect::<Vec<_>>(), [JOB, SECRET, OWNER]);

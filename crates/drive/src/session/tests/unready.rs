@@ -118,7 +118,7 @@ async fn hanging_rollout_is_recorded_with_reason() {
     let before = rollout_wait::workloads(session.caller()).await.unwrap();
     restarted.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
+    finish(session).await;
     let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
         EventKind::CommandSettled { unsettled, .. } => unsettled,
         _ => None,
