@@ -116,6 +116,11 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "list")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
 {{- end -}}
+{{- range .Values.scenario.spec.disruptions -}}
+{{- if and (eq .action "drain") (not .allowOutage) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list")) -}}
+{{- end -}}
+{{- end -}}
 {{- $target := .Values.scenario.spec.target -}}
 {{- range kindIs "slice" $target | ternary $target (list $target) -}}
 {{- with .node -}}
@@ -127,7 +132,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- else if and (eq (include "rolldrop.loadFrom" .) "cluster") (not (dig "load" "job" "workers" false .Values.scenario.spec)) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "nodes") "verbs" (list "list")) -}}
 {{- end -}}
-{{- concat $rules .Values.rbac.extraClusterRules | toJson -}}
+{{- concat ($rules | uniq) .Values.rbac.extraClusterRules | toJson -}}
 {{- end -}}
 
 {{/* The sender of the load: the run's own pod (local), or a Job of load workers (cluster). */}}

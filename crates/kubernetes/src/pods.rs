@@ -28,6 +28,8 @@ pub struct Candidate {
     pub containers: Vec<String>,
     /// True if the Ready condition is True and the pod is not being deleted.
     pub is_ready: bool,
+    /// True if all containers have ended for good.
+    pub is_over: bool,
 }
 
 impl From<Pod> for ListedPod {
@@ -56,12 +58,14 @@ impl From<Pod> for ListedPod {
 
 impl From<Pod> for Candidate {
     fn from(read: Pod) -> Self {
-        let conditions = read.status.and_then(|status| status.conditions).unwrap_or_default();
+        let PodStatus { conditions, phase, .. } = read.status.unwrap_or_default();
+        let is_over = phase.is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
+        let conditions = conditions.unwrap_or_default();
         let is_ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
             && read.metadata.deletion_timestamp.is_none();
         let PodSpec { node_name: node, containers, .. } = read.spec.unwrap_or_default();
         let containers = containers.into_iter().map(|container| container.name).collect();
-        Self { metadata: reduce_metadata(read.metadata), node, containers, is_ready }
+        Self { metadata: reduce_metadata(read.metadata), node, containers, is_ready, is_over }
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::call::RunPlan;
 use super::claims::PodChoice;
 use super::expected::{self, Made};
-use super::node_limits::{self, pods_on, takes_pods};
+use super::node_limits::{self, ended_by, pods_on, takes_pods};
 use crate::api::{Caller, resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::pods::Candidate;
@@ -261,7 +261,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the node exists, and that it is not the only one that takes pods.
+    /// Checks that the node exists, that its pods may terminate, and that it is not the only one that takes pods.
     async fn check_node(&self, index: usize, disruption: &Disruption, node: &str) -> Result<()> {
         let key = format!("{}.node", key_of(index));
         if let Err(kube::Error::Api(status)) = self.caller.ask_node(node).await?
@@ -270,10 +270,19 @@ impl Checks<'_> {
             let why = format!("{}: name an existing node (kubectl get nodes)", status.message);
             return Err(self.wrong(&key, why));
         }
-        if self.made.pods.is_empty() && !self.made.may_differ {
-            return self.check_live_node(disruption, node, &key).await;
+        let is_live = self.made.pods.is_empty() && !self.made.may_differ;
+        // Without permission to list the pods, this check is left to the run, if the run begins at all.
+        if let Ok(pods) = pods_on(self.caller, node, "").await {
+            let checked = match is_live {
+                true => node_limits::check_node(self.caller, disruption, node, pods).await,
+                false => {
+                    let going = ended_by(&disruption.action, pods);
+                    node_limits::check_node_bounds(self.caller, disruption, node, &going).await
+                }
+            };
+            checked.map_err(|error| error.at(self.scenario, &key))?;
         }
-        if disruption.allow_outage || self.made.may_differ {
+        if is_live || disruption.allow_outage || self.made.may_differ {
             return Ok(());
         }
         let nodes = Api::<Node>::all(self.caller.client.clone());
@@ -291,13 +300,6 @@ impl Checks<'_> {
             return Err(self.wrong(&key, why));
         }
         Ok(())
-    }
-
-    async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
-        // Without permission to list the pods, this check is left to the run, if the run begins at all.
-        let Ok(pods) = pods_on(self.caller, node, "").await else { return Ok(()) };
-        let checked = node_limits::check_node(self.caller, disruption, node, pods).await;
-        checked.map_err(|error| error.at(self.scenario, key))
     }
 }
 

@@ -254,6 +254,11 @@ impl Planner<'_> {
         self.plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
         if !disruption.allow_outage {
             self.plan.must("list", &self.own::<Pod>(), "checks that no owner loses all its pods");
+            let others = [ApiResource::erase::<Pod>(&()), ApiResource::erase::<PodDisruptionBudget>(&())];
+            for resource in others {
+                let about = About::all(resource, Some("{namespace}"));
+                self.plan.helps("list", &about, "the same, in each namespace that has pods on the node");
+            }
         }
         self.plan_limits(disruption);
     }

@@ -68,8 +68,8 @@ pub(crate) async fn pods_on(caller: &Caller, node: &str, run: &str) -> Result<Ve
     Ok(pods)
 }
 
-/// Checks that an action on a node terminates pods in the run's namespace, and that they may all terminate at the same
-/// time.
+/// Checks that an action on a node terminates pods in the run's namespace, and that all pods that it terminates may
+/// terminate at the same time.
 pub(crate) async fn check_node(
     caller: &Caller,
     disruption: &Disruption,
@@ -90,8 +90,8 @@ pub(crate) async fn check_node(
     check_node_bounds(caller, disruption, node, &going).await
 }
 
-/// Checks that the node's pods in the run's namespace may all terminate at the same time, and that they do not include
-/// all ready pods of any owner.
+/// Checks, in each namespace, that these pods of a node may all terminate at the same time, that they do not include all
+/// ready pods of any owner, and that something recreates each of them.
 pub(crate) async fn check_node_bounds(
     caller: &Caller,
     disruption: &Disruption,
@@ -104,6 +104,33 @@ pub(crate) async fn check_node_bounds(
     let action = &disruption.action;
     let too_many =
         |why: String| CoordinatorError::TooMany { action: action.name(), of: format!("node {node}"), why };
+    if let Some(pod) = going.iter().find(|pod| is_lost_for_good(pod)) {
+        let namespace = pod.namespace().unwrap_or_default();
+        return Err(too_many(format!("nothing would recreate pod {} in {namespace}", pod.name_any())));
+    }
+    let namespaces: BTreeSet<String> = going.iter().filter_map(ResourceExt::namespace).collect();
+    for namespace in namespaces {
+        let of_namespace = Caller { namespace, ..caller.clone() };
+        if let Some(why) = refuse_in_namespace(&of_namespace, action, going).await? {
+            return Err(too_many(why));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if a pod that an action ends does not come back. A run needs the pods that it created itself no longer
+/// than it lasts.
+fn is_lost_for_good(pod: &Candidate) -> bool {
+    controller_ref(pod).is_none() && !pod.is_over && !pod.labels().contains_key(RUN_LABEL)
+}
+
+/// Returns the reason that those of these pods that are in the caller's namespace may not all terminate at the same
+/// time; `None` if they may.
+async fn refuse_in_namespace(
+    caller: &Caller,
+    action: &DisruptionAction,
+    going: &[Candidate],
+) -> Result<Option<String>> {
     let all: Vec<Candidate> = caller.list_kind().await?;
     let (leaving, mut ready): (Vec<Candidate>, Vec<Candidate>) =
         all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
@@ -123,12 +150,13 @@ pub(crate) async fn check_node_bounds(
     let mut owners = at_once.iter().filter_map(controller_ref);
     if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
         let count = at_once.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
-        return Err(too_many(match count {
-            1 => format!("the only ready pod of {} {} is on it", of.kind, of.name),
-            all => format!("all {all} ready pods of {} {} are on it", of.kind, of.name),
+        let of = format!("{} {} in {}", of.kind, of.name, caller.namespace);
+        return Ok(Some(match count {
+            1 => format!("the only ready pod of {of} is on it"),
+            all => format!("all {all} ready pods of {of} are on it"),
         }));
     }
-    bounds.refuse_action(action, &going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
+    Ok(bounds.refuse_action(action, &going, &ready, &leaving))
 }
 
 /// Returns the pods on a node that an action terminates; a drain leaves DaemonSet pods in place.

@@ -32,6 +32,7 @@ fn cluster_that_forbids(forbidden: &'static str, objects: &[(&'static str, Value
             ("/api/v1", _) => kinds("v1", &[("services", "Service"), ("configmaps", "ConfigMap")]),
             ("/apis/apps/v1", _) => kinds("apps/v1", &[("deployments", "Deployment")]),
             ("/apis/policy/v1", _) => kinds("policy/v1", &[("poddisruptionbudgets", "PodDisruptionBudget")]),
+            ("/api/v1/nodes/node-1/proxy/shutdown", _) => return status(405, "MethodNotAllowed", path),
             (_, Some(items @ Value::Array(_))) => list(items),
             (_, Some(object)) => object.clone(),
             _ if ["pods", "deployments", "poddisruptionbudgets", "nodes"]
@@ -291,6 +292,63 @@ async fn drain_is_checked_against_budgets_only() {
     assert!(planned(on("all", 1), &drain).await.is_ok(), "the budget lets them go one by one");
     let all = planned(on("all", 4), &drain).await.unwrap_err();
     assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: refused drain of node node-1: "), "{all}");
+}
+
+/// Returns a ready pod on node-1, or on node-2 if its name ends with 2.
+fn pod_on_node(namespace: &str, name: &str, owners: &Value) -> Value {
+    let node = if name.ends_with('2') { "node-2" } else { "node-1" };
+    json!({"metadata": {"name": name, "uid": format!("{namespace}/{name}"), "namespace": namespace,
+            "labels": {"app": "db"}, "ownerReferences": owners},
+        "spec": {"nodeName": node}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+#[tokio::test]
+async fn node_actions_spare_pods_of_all_namespaces() {
+    let set = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "s", "controller": true}]);
+    let (db, other) = (pod_on_node("tools", "db-1", &set), pod_on_node("tools", "db-2", &set));
+    let bare = pod_on_node("shop", "debug", &json!([]));
+    let mut over = bare.clone();
+    over["status"] = json!({"phase": "Succeeded"});
+    let system = pod_on_node("kube-system", "dns-1", &json!([]));
+    let planned = async |disruption: &str, pods: &[&Value], allowed: Option<u32>| {
+        let mut all = web(3).as_array().unwrap().clone();
+        all.extend(pods.iter().map(|pod| (*pod).clone()));
+        let of = |is_it: &dyn Fn(&Value) -> bool| all.iter().filter(|pod| is_it(pod)).cloned().collect();
+        let in_namespace = |name: &str| of(&|pod| pod["metadata"]["namespace"] == *name);
+        let budgets = allowed.map(|allowed| {
+            json!({"metadata": {"name": "db"}, "spec": {"selector": {"matchLabels": {"app": "db"}}},
+                "status": {"disruptionsAllowed": allowed, "currentHealthy": 1}})
+        });
+        let client = cluster(&[
+            ("/nodes/node-1", node("True")),
+            ("/services/web", service(&json!({}))),
+            ("/api/v1/pods", of(&|pod| pod["spec"]["nodeName"] == "node-1")),
+            ("shop/pods", in_namespace("shop")),
+            ("tools/pods", in_namespace("tools")),
+            ("tools/poddisruptionbudgets", budgets.into_iter().collect()),
+        ]);
+        let scenario = format!("  - {{at: 1s, node: node-1, {disruption}}}\n");
+        match disruption.contains("manifests") {
+            true => self::planned(client, &own(&scenario.replace(", manifests", ""))).await,
+            false => self::planned(client, &live(&scenario)).await,
+        }
+        .err()
+    };
+    let last = "the only ready pod of StatefulSet db in tools is on it; set allowOutage: true in the disruption if you want this";
+    for action in ["drain", "drain, manifests", "nodeShutdown"] {
+        let action = format!("action: {action}");
+        let refused = planned(&action, &[&db], None).await.unwrap();
+        assert!(
+            refused.ends_with(last) && refused.contains("spec.disruptions[0].node: refused "),
+            "{refused}"
+        );
+        let refused = planned(&action, &[&bare], None).await.unwrap();
+        assert!(refused.contains("nothing would recreate pod debug in shop; set allowOutage"), "{refused}");
+        assert_eq!(planned(&action, &[&db, &other, &over, &system], None).await, None, "{action}");
+    }
+    assert_eq!(planned("action: drain, allowOutage: true", &[&db, &bare], None).await, None);
+    assert_eq!(planned("action: drain", &[&db], Some(0)).await, None, "the API server holds it back");
+    assert!(planned("action: drain", &[&db], Some(1)).await.is_some());
 }
 
 /// The cluster shows neither a Service nor a workload for these pods, so the run lists the pods themselves.
