@@ -1,5 +1,6 @@
 //! `rolldrop cleanup`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -60,7 +61,7 @@ impl CleanupArgs {
             let tell = |what: &str| {
                 say(&format!("waiting for the cluster to return to its state before the run: {what}"))
             };
-            let waited = await_effect(&caller, &all, tell).await;
+            let waited = await_effect(&caller, &all, &BTreeSet::new(), tell).await;
             if let Err(not_yet) = &waited {
                 say(&format!("warning: {not_yet}"));
             }

@@ -139,7 +139,7 @@ impl Observer {
         self.views.read(|view| view.ended.len())
     }
 
-    /// Waits for the watches' initial lists so that no event of the run is missed.
+    /// Waits for the watches' initial lists so that no event of the run is missed. The run begins with them.
     pub(crate) async fn await_first_lists(&self, caller: &Caller) -> Result<()> {
         let what = "watch pods and endpointslices";
         let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
@@ -152,7 +152,9 @@ impl Observer {
                 Err(CoordinatorError::Api { what: what.to_owned(), why })
             }
             _ => listed,
-        }
+        }?;
+        self.views.update(View::begin_run);
+        Ok(())
     }
 
     /// Waits until terminating pods are gone and the watch has confirmed this.

@@ -22,6 +22,7 @@ mod settings;
 mod source;
 mod under_load;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -303,14 +304,14 @@ impl RunContext<'_> {
         // Runs after an error, too, to remove everything that the session created.
         let last = if session.has_changes() { "undoing the changes" } else { "closing the record" };
         self.viewer.step(last);
-        let Closed { sources, undone, events } = session.finish(give_up.clone()).await;
+        let Closed { sources, undone, ending_before, events } = session.finish(give_up.clone()).await;
         let written = match closed(events, loaded.is_err(), |error| self.viewer.warn(error)) {
             Ok(events) => loaded.and_then(|info| self.write(RunInfo { events, ..info }, sources, give_up)),
             Err(error) => Err(error.into()),
         };
         // If the cluster ends with the run, so do its objects.
         if cluster.origin().is_some() {
-            self.leave(&undone, caller, give_up).await;
+            self.leave((&undone, &ending_before), caller, give_up).await;
         }
         written
     }
@@ -332,7 +333,12 @@ impl RunContext<'_> {
 
     /// Reports changes that could not be undone, and waits until the undo of the others has taken effect. The record is
     /// already complete, so an interruption ends only the wait.
-    async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
+    async fn leave(
+        &self,
+        (undone, ending_before): (&[Undone], &BTreeSet<String>),
+        caller: Caller,
+        give_up: &CancellationToken,
+    ) {
         undone.iter().filter(|undone| undone.is_left()).for_each(|left| self.viewer.warn(&left.to_string()));
         if undone.iter().any(Undone::is_open) {
             let run = self.run_dir.path().display();
@@ -346,7 +352,7 @@ impl RunContext<'_> {
             self.viewer
                 .step(&format!("waiting for the cluster to return to its state before the run: {what}"))
         };
-        if let Err(not_yet) = await_effect(&Caller { stop, ..caller }, undone, tell).await {
+        if let Err(not_yet) = await_effect(&Caller { stop, ..caller }, undone, ending_before, tell).await {
             self.viewer.warn(&not_yet.to_string());
         }
     }

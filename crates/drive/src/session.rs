@@ -1,5 +1,6 @@
 //! One run's access to one cluster, from the first list of objects to the last row.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub(crate) struct Closed {
     pub sources: Vec<Source>,
     /// Changes that were undone, or could not be undone.
     pub undone: Vec<Undone>,
+    /// UIDs of the pods that were already terminating when the run began.
+    pub ending_before: BTreeSet<String>,
     /// Events written to the log, or the reason that the records could not be written.
     pub events: Result<EventsWritten>,
 }
@@ -236,7 +239,8 @@ impl Session {
             rows: None,
         }];
         sources.extend(self.collector.sources());
-        Closed { sources, undone, events: self.observer.finish().await }
+        let ending_before = self.observer.views().read(|view| view.ending_before.clone());
+        Closed { sources, undone, ending_before, events: self.observer.finish().await }
     }
 
     fn changer(&self) -> Changer<'_> {

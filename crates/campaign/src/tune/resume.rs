@@ -1,5 +1,6 @@
 //! Resumes a tuning, or proves an earlier choice again.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::TuningRequest;
@@ -74,7 +75,7 @@ async fn put_back_by(
     viewer.say("undoing the changes of the killed run");
     let all = left.undo(caller, server).await.map_err(RunError::other)?;
     all.iter().for_each(|undone| viewer.say(&undone.to_string()));
-    if let Err(not_yet) = await_effect(caller, &all, |what: &str| viewer.say(what)).await {
+    if let Err(not_yet) = await_effect(caller, &all, &BTreeSet::new(), |what: &str| viewer.say(what)).await {
         return Err(RunError::Refused(format!("{not_yet}: resume again later")));
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {

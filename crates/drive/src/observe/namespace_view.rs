@@ -45,6 +45,9 @@ pub(crate) struct View {
     pub(crate) unbelieved: BTreeMap<&'static str, String>,
     /// UIDs of all pods whose termination was seen.
     pub(crate) ended: BTreeSet<String>,
+    /// UIDs of the pods that were already terminating when the run began. No wait is for them, because they may never
+    /// end, for example on a lost node.
+    pub(crate) ending_before: BTreeSet<String>,
 }
 
 /// A pod's event, and other data that the collector needs.
@@ -77,9 +80,15 @@ impl View {
         }
     }
 
-    /// Returns the pods that are being deleted.
+    /// Returns the pods that are being deleted, without those that already were when the run began.
     pub(crate) fn terminating(&self) -> impl Iterator<Item = &PodEvent> {
-        self.pods.values().map(|seen| &seen.event).filter(|pod| pod.deletion_timestamp.is_some())
+        let pods = self.pods.values().map(|seen| &seen.event);
+        pods.filter(|pod| pod.deletion_timestamp.is_some() && !self.ending_before.contains(&pod.uid))
+    }
+
+    /// Begins the run with the pods as they are now.
+    pub(super) fn begin_run(&mut self) {
+        self.ending_before = self.terminating().map(|pod| pod.uid.clone()).collect();
     }
 
     /// Returns the number of a Service's ready pods. In a dual-stack Service each pod has an endpoint in a slice of each
@@ -92,9 +101,11 @@ impl View {
         pods.len()
     }
 
-    /// Returns the first container in these pods that reports that it cannot start, with the reason.
+    /// Returns the first container in these pods that reports that it cannot start, with the reason. A pod that is being
+    /// deleted is not meant to start.
     pub(crate) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<Stuck> {
-        let pods = self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod));
+        let pods = self.pods.values().map(|seen| &seen.event);
+        let pods = pods.filter(|pod| pod.deletion_timestamp.is_none() && of(pod));
         pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).find_map(stuck)
     }
 }

@@ -81,8 +81,12 @@ impl Awaited {
     }
 
     /// Describes what is still missing, and returns the longest grace period of the remaining pods. Returns `None` if
-    /// nothing is missing.
-    async fn pending(&self, caller: &Caller) -> Result<Option<(String, Duration)>> {
+    /// nothing is missing. Leaves out pods with the UIDs `ending_before`.
+    async fn pending(
+        &self,
+        caller: &Caller,
+        ending_before: &BTreeSet<String>,
+    ) -> Result<Option<(String, Duration)>> {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
             [] => None,
@@ -94,6 +98,7 @@ impl Awaited {
         };
         let of_restored = |pod: &&Candidate| {
             pod.metadata.deletion_timestamp.is_some()
+                && pod.metadata.uid.as_ref().is_none_or(|uid| !ending_before.contains(uid))
                 && workload_of(pod).is_some_and(|workload| self.restored.contains(&workload))
         };
         let own: Vec<&Candidate> = pods.iter().filter(of_removed).collect();
@@ -130,19 +135,25 @@ fn workload_of(pod: &Candidate) -> Option<String> {
     Some(of_deployment.map_or_else(|| format!("{kind} {name}"), |name| format!("Deployment {name}")))
 }
 
-/// Waits until the undo has taken effect. Passes descriptions of what is still missing to `tell`.
+/// Waits until the undo has taken effect. Passes descriptions of what is still missing to `tell`. `ending_before` has
+/// the UIDs of pods that were terminating before the run, as far as they are known; the wait is not for them.
 ///
 /// # Errors
 /// Fails if the limit for a rollout, extended by the longest grace period of a pod, has passed, or the wait is
 /// interrupted.
-pub async fn await_effect(caller: &Caller, undone: &[Undone], tell: impl Fn(&str)) -> Result<(), NotYet> {
+pub async fn await_effect(
+    caller: &Caller,
+    undone: &[Undone],
+    ending_before: &BTreeSet<String>,
+    tell: impl Fn(&str),
+) -> Result<(), NotYet> {
     let began = Instant::now();
     let mut limit = caller.limits.rollout;
     let (mut last, mut told): (String, Option<(Instant, String)>) = Default::default();
     let mut awaited = Awaited::of(undone);
     while let Some((namespace, first)) = awaited.first_key_value() {
         let of_namespace = Caller { namespace: namespace.clone(), ..caller.clone() };
-        let what = match first.pending(&of_namespace).await {
+        let what = match first.pending(&of_namespace, ending_before).await {
             Ok(None) => {
                 awaited.pop_first();
                 continue;
@@ -242,19 +253,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn undo_awaits_run_and_rollback_pods() {
         let (pods, updated) = (Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(1)));
+        let mut stuck = ending("web-9", "ReplicaSet", "web-7f9");
+        stuck["metadata"]["uid"] = "stuck".into();
+        pods.lock().unwrap().insert(4, stuck);
+        let before = BTreeSet::from(["stuck".to_owned()]);
         let told = Mutex::new(Vec::new());
         let tell = |what: &str| {
             let mut told = told.lock().unwrap();
             told.push(what.to_owned());
             // Each message triggers the next change.
             match told.len() {
-                1 => pods.lock().unwrap().truncate(5),
+                1 => pods.lock().unwrap().truncate(6),
                 2 => drop(pods.lock().unwrap().drain(..2)),
                 3 => updated.store(2, Ordering::SeqCst),
                 _ => drop(pods.lock().unwrap().remove(0)),
             }
         };
-        let waited = await_effect(&caller(Arc::clone(&pods), Arc::clone(&updated)), &changes(), tell).await;
+        let waited =
+            await_effect(&caller(Arc::clone(&pods), Arc::clone(&updated)), &changes(), &before, tell).await;
         assert!(waited.is_ok(), "{waited:?}");
         let rolling = "Deployment web: 1 of 2 pods updated";
         let replaced = "1 pod being replaced is still there (web-1)";
@@ -269,22 +285,23 @@ mod tests {
                 replaced.to_owned(),
             ]
         );
-        assert_eq!(pods.lock().unwrap().len(), 2, "pods of others stay");
+        assert_eq!(pods.lock().unwrap().len(), 3, "pods of others stay, and one that was terminating before");
     }
 
     #[tokio::test(start_paused = true)]
     async fn undo_wait_is_limited_and_interruptible() {
         let caller = caller(Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(2)));
         let began = Instant::now();
-        let not_yet = await_effect(&caller, &changes(), |_| {}).await.unwrap_err();
+        let not_yet = await_effect(&caller, &changes(), &BTreeSet::new(), |_| {}).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), 340);
         let word = "the cluster is not yet as it was before the run, 340s after the changes were undone: 5 pods of the run are still there";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
         let stop = caller.stop.clone();
-        let not_yet = await_effect(&caller, &changes(), |_| stop.cancel()).await.unwrap_err();
+        let not_yet =
+            await_effect(&caller, &changes(), &BTreeSet::new(), |_| stop.cancel()).await.unwrap_err();
         let word = "the cluster is not yet as it was before the run, and the wait was interrupted: 5 pods of the run";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
-        let nothing = await_effect(&caller, &changes()[4..], |_| {}).await;
+        let nothing = await_effect(&caller, &changes()[4..], &BTreeSet::new(), |_| {}).await;
         assert!(nothing.is_ok(), "a Service has no pods: {nothing:?}");
     }
 }

@@ -91,15 +91,22 @@ impl Acting<'_> {
         }
     }
 
-    /// Waits until none of the selected pods is terminating, and as many pods and endpoints are ready as before.
+    /// Waits until none of the selected pods is terminating, except those that already were when the run began, and as
+    /// many pods and endpoints are ready as before.
     async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
         loop {
             // Subscribes before listing so that no change after the list is missed.
             let changed = self.observer.views().changed();
             let is_whole = self.observer.views().read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = self.listed(&pods.selector).await {
-                let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
-                if !terminating && found.iter().filter(|pod| pod.is_ready).count() >= whole.ready {
+                let is_awaited = |pod: &Candidate| {
+                    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                    pod.metadata.deletion_timestamp.is_some()
+                        && !self.observer.views().read(|view| view.ending_before.contains(uid))
+                };
+                if !found.iter().any(is_awaited)
+                    && found.iter().filter(|pod| pod.is_ready).count() >= whole.ready
+                {
                     return;
                 }
             }

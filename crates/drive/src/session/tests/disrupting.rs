@@ -8,6 +8,9 @@ use rolldrop_scenario::{Count, Disruption, DisruptionAction, Order, Pods, Repeat
 /// Deleted pods with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
 
+/// A pod that was terminating before the run began, and does not end.
+const STUCK: &str = "stuck";
+
 /// State of a pod after its deletion.
 #[derive(Clone, Copy)]
 enum Deleted {
@@ -17,7 +20,7 @@ enum Deleted {
     IsReplaced,
 }
 
-/// Creates an API server that has only these pods, all ready. Returns a client for it.
+/// Creates an API server that has only these pods, all ready except [`STUCK`]. Returns a client for it.
 fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     let deletions = Deletions::default();
     let seen = Arc::clone(&deletions);
@@ -30,6 +33,9 @@ fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
         let pod = |name: &&str| {
             let is_gone = gone.iter().any(|(other, _)| other == name);
             let (name, created, deleted) = match deleted {
+                _ if *name == STUCK => {
+                    ((*name).to_owned(), "2026-01-01T00:00:00Z", Some("2026-01-01T00:00:01Z"))
+                }
                 Deleted::IsReplaced if is_gone => (format!("{name}-next"), "2026-01-01T00:00:09Z", None),
                 Deleted::Lingers if is_gone => {
                     ((*name).to_owned(), "2026-01-01T00:00:00Z", Some("2026-01-01T00:00:09Z"))
@@ -251,6 +257,29 @@ async fn unreached_repetitions_share_one_record() {
     finish(session).await;
     let errors = errors_of(&run_dir);
     assert!(errors.len() == 1 && errors[0].starts_with("repetitions 2 to 3 were skipped: "), "{errors:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_action_ignores_earlier_terminations() {
+    let (client, _) = shop(&[STUCK, "web-1", "web-2"], Deleted::IsReplaced);
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
+    let mut stuck = pod(STUCK, container("running", "", ""));
+    stuck.event.uid = STUCK.to_owned();
+    stuck.event.deletion_timestamp = Some(session.now());
+    session.observer.views().update(|view| {
+        (view.pods_listed, view.slices_listed) = (true, true);
+        view.pods.insert(STUCK.to_owned(), stuck);
+    });
+    session.observer.await_first_lists(&session.caller).await.unwrap();
+    session.await_recovery(&Workloads::default()).await.unwrap();
+    let twice = [deletion(Count::Number(1), Repeat::Times(2))];
+    assert_eq!(session.disrupt(&twice, beside(session.now()), &NoPrograms).await, 2);
+    session.await_ends().await;
+    finish(session).await;
+    assert_eq!(errors_of(&run_dir), Vec::<String>::new());
+    let mut warnings = events_of(&run_dir);
+    warnings.retain(|event| matches!(&event.kind, EventKind::Warning { message } if message.contains("terminating") || message.contains("not settled")));
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 /// Without a label that its StatefulSet selects by, the pod would be released, and its replacement's name taken.
