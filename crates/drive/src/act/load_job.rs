@@ -182,7 +182,7 @@ async fn why_not_ready(
     let without = workers.saturating_sub(latest.len());
     if without > 0 {
         let job = job_name(run);
-        let why = latest_event(caller, &format!("involvedObject.name={job},type=Warning")).await?;
+        let why = latest_event(caller, &format!("involvedObject.name={job},type=Warning"), |_| true).await?;
         let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
         reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
     }

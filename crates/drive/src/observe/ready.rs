@@ -92,18 +92,20 @@ async fn wait_for_pods(
     let stuck = observer.views().read(|view| view.stuck_container(|_| true));
     match waiting.is_over(stuck.as_ref()) {
         Ok(true) => {
-            let why = why_unready(caller, selector, |_| true).await.or(stuck.map(|stuck| stuck.to_string()));
+            let why = why_unready(caller, selector, |_| true, |_| true)
+                .await
+                .or(stuck.map(|stuck| stuck.to_string()));
             return Ok(Some(why.map(|why| format!(": {why}")).unwrap_or_default()));
         }
         Err(CoordinatorError::PodNeverStarts(why)) => {
-            let said = why_unready(caller, selector, |_| true).await;
+            let said = why_unready(caller, selector, |_| true, |_| true).await;
             return Err(CoordinatorError::PodNeverStarts(said.unwrap_or(why)));
         }
         Ok(false) => {}
         Err(other) => return Err(other),
     }
     if waiting.wants_reason()
-        && let Some(why) = why_unready(caller, selector, |_| true).await
+        && let Some(why) = why_unready(caller, selector, |_| true, |_| true).await
     {
         observer.viewer().unready(&why);
     }
@@ -135,8 +137,9 @@ pub(crate) async fn await_own_workloads(
     }
     let limit = caller.limits.ready;
     let mut waiting = Waiting::begin(caller, limit);
-    while let Some(missing) = workloads(caller).await?.missing_of(&own) {
+    while let Some((workload, missing)) = workloads(caller).await?.missing_of(&own) {
         if let Some(why) = wait_for_pods(caller, observer, &mut waiting, None).await? {
+            let missing = format!("{workload}: {missing}");
             return Err(CoordinatorError::WorkloadNotReady { missing, limit, why });
         }
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Observer;
 use super::sinks::template_digest;
-use super::unready::why_unready;
+use super::unready::{why_not_replaced, why_unready};
 use super::waiting::Waiting;
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
@@ -64,12 +64,9 @@ impl WorkloadState {
 }
 
 impl Workloads {
-    /// Describes what the first incomplete one of these workloads lacks; `None` if none is known to lack anything.
-    pub(crate) fn missing_of(&self, titles: &[String]) -> Option<String> {
-        titles.iter().find_map(|title| {
-            let missing = self.0.get(title)?.missing.as_ref()?;
-            Some(format!("{title}: {missing}"))
-        })
+    /// Returns the first incomplete one of these workloads, and what it lacks; `None` if none is known to lack anything.
+    pub(crate) fn missing_of<'a>(&'a self, titles: &'a [String]) -> Option<(&'a str, &'a str)> {
+        titles.iter().find_map(|title| Some((title.as_str(), self.0.get(title)?.missing.as_deref()?)))
     }
 
     /// Returns a workload that has not settled, and what it lacks. Ignores workloads that had not settled before and
@@ -151,8 +148,8 @@ pub(crate) async fn until_settled(
     before: &Workloads,
 ) -> Result<(Workloads, Option<String>)> {
     let limit = caller.limits.rollout;
-    let (deadline, mut waiting) = (Instant::now() + limit, Waiting::begin(caller, limit));
-    let (mut settled_since, mut because) = (None, None);
+    let (deadline, mut reasons) = (Instant::now() + limit, Reasons::begin(caller));
+    let mut settled_since = None;
     let mut last = before.clone();
     loop {
         let now = match workloads(caller).await {
@@ -169,13 +166,7 @@ pub(crate) async fn until_settled(
             Err(error) => return Err(error),
         };
         let missing = match now.unsettled_since(before) {
-            Some((workload, what)) => {
-                if waiting.wants_reason() {
-                    because = why_unready_of(caller, workload).await;
-                }
-                let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-                Some(format!("{workload}: {what}{because}"))
-            }
+            Some((workload, what)) => Some(reasons.explain(caller, workload, what).await),
             None => {
                 let first = observer.views().read(|view| view.terminating().next().map(|p| p.name.clone()));
                 first.map(|pod| format!("pod {pod} is terminating"))
@@ -195,20 +186,52 @@ pub(crate) async fn until_settled(
     }
 }
 
-/// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run may
-/// read it.
-async fn why_unready_of(caller: &Caller, workload: &str) -> Option<String> {
+/// Explains during a wait what a workload lacks. Looks the reason up only now and then.
+pub(crate) struct Reasons {
+    waiting: Waiting,
+    /// A workload and the reason last found for it.
+    because: Option<(String, String)>,
+}
+
+impl Reasons {
+    pub(crate) fn begin(caller: &Caller) -> Self {
+        Self { waiting: Waiting::begin(caller, caller.limits.rollout), because: None }
+    }
+
+    /// Adds the reason, if it is known, to what a workload, such as `Deployment web`, lacks.
+    pub(crate) async fn explain(&mut self, caller: &Caller, workload: &str, missing: &str) -> String {
+        if self.waiting.wants_reason() {
+            // Boxed, because this large future would be part of each disruption's.
+            let why = Box::pin(why_incomplete(caller, workload)).await;
+            self.because = why.map(|why| (workload.to_owned(), why));
+        }
+        match &self.because {
+            Some((of, why)) if of == workload => format!("{workload}: {missing} ({why})"),
+            _ => format!("{workload}: {missing}"),
+        }
+    }
+}
+
+/// Returns the reason that a workload, such as `Deployment web`, does not have its pods, as far as the run may read it.
+async fn why_incomplete(caller: &Caller, workload: &str) -> Option<String> {
+    let (kind, name) = workload.split_once(' ')?;
+    if kind == "StatefulSet"
+        && let Some(why) = why_not_replaced(caller, name).await
+    {
+        return Some(why);
+    }
     let title = |owner: &OwnerReference| format!("{} {}", owner.kind, owner.name);
     // A Deployment owns its pods through ReplicaSets.
     let of_set = |set: ReplicaSet| {
         let is_own = title(controller_ref(&set)?) == workload;
-        set.metadata.uid.filter(|_| is_own)
+        set.metadata.uid.zip(set.metadata.name).filter(|_| is_own)
     };
-    let sets: BTreeSet<String> = caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
+    let (sets, names): (BTreeSet<String>, BTreeSet<String>) =
+        caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().unzip();
     let is_own = |pod: &Pod| {
         controller_ref(pod).is_some_and(|owner| title(owner) == workload || sets.contains(&owner.uid))
     };
-    why_unready(caller, None, is_own).await
+    why_unready(caller, None, is_own, |maker| maker == name || names.contains(maker)).await
 }
 
 /// Waits until others have changed a workload and the change has settled.

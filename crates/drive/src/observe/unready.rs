@@ -4,32 +4,40 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Event, Pod};
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 
 use crate::api::Caller;
 use crate::error::Result;
-use rolldrop_sidecar::observed::statuses;
+use rolldrop_sidecar::observed::{controller_ref, statuses};
 
-/// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
-/// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
+/// Label of a StatefulSet's pod with the revision of the template from which it was made.
+const REVISION: &str = "controller-revision-hash";
+
+/// Returns the reasons that pods are not ready, each reason once, or that no pods are created. Considers the namespace's
+/// pods that `is_own` accepts and, if labels are given, that have them, and the objects that create pods whose names
+/// `creates` accepts. Returns `None` if nothing is known.
 pub(super) async fn why_unready(
     caller: &Caller,
     selector: Option<&str>,
     is_own: impl Fn(&Pod) -> bool,
+    creates: impl Fn(&str) -> bool,
 ) -> Option<String> {
     let params = selector.map_or_else(ListParams::default, |labels| ListParams::default().labels(labels));
     let pods: Vec<Pod> = caller.list("list pods that are not ready", &caller.api(), &params).await.ok()?;
     let mut pods_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| is_own(pod) && is_awaited(pod)) {
+    let own: Vec<&Pod> = pods.iter().filter(|pod| is_own(pod)).collect();
+    for pod in own.iter().filter(|pod| is_awaited(pod)) {
         let why = why_pod_unready(caller, pod).await.ok()?;
         pods_of.entry(why).or_default().push(pod.name_any());
     }
-    if pods.is_empty() {
-        // The pods are not created at all, because of an admission policy or a quota.
-        let refused = "type=Warning,reason=FailedCreate";
-        return latest_event(caller, refused).await.ok()?.map(|why| format!("no pod was created: {why}"));
+    if pods_of.is_empty() {
+        // The missing pods are not created at all, because of an admission policy or a quota.
+        let why = latest_event(caller, "type=Warning,reason=FailedCreate", creates).await.ok()??;
+        let further = if own.is_empty() { "" } else { "further " };
+        return Some(format!("no {further}pod was created: {why}"));
     }
     let each = pods_of.iter().filter_map(|(why, pods)| match pods.as_slice() {
         [] => None,
@@ -46,7 +54,39 @@ pub(crate) async fn why_pod_unready(caller: &Caller, pod: &Pod) -> Result<String
         return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; its last output: {said:?}")));
     }
     let about = format!("involvedObject.name={},type=Warning", pod.name_any());
-    Ok(latest_event(caller, &about).await?.unwrap_or_else(|| state(pod)))
+    Ok(latest_event(caller, &about, |_| true).await?.unwrap_or_else(|| state(pod)))
+}
+
+/// Returns the reason that a StatefulSet does not replace one of its pods, and what helps: it waits until the pod is
+/// ready, although the pod has the wrong revision ("Forced rollback" in the documentation of StatefulSets, and
+/// `updateStatefulSet` in pkg/controller/statefulset/stateful_set_control.go).
+pub(super) async fn why_not_replaced(caller: &Caller, set: &str) -> Option<String> {
+    let sets: Vec<StatefulSet> = caller.list_kind().await.ok()?;
+    let found = sets.into_iter().find(|found| found.name_any() == set)?;
+    let (spec, revision) = (found.spec?, found.status?.update_revision?);
+    let strategy = spec.update_strategy.unwrap_or_default();
+    if spec.pod_management_policy.as_deref() == Some("Parallel")
+        || strategy.type_.as_deref() == Some("OnDelete")
+    {
+        return None;
+    }
+    let held_back = strategy.rolling_update.and_then(|rolling| rolling.partition).unwrap_or(0);
+    let first = spec.ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0) + held_back;
+    let ordinal = |pod: &Pod| pod.name_any().strip_prefix(set)?.strip_prefix('-')?.parse::<i32>().ok();
+    let is_blocked = |pod: &Pod| {
+        controller_ref(pod).is_some_and(|owner| owner.kind == "StatefulSet" && owner.name == set)
+            && ordinal(pod).is_some_and(|ordinal| ordinal >= first)
+            && pod.labels().get(REVISION).is_some_and(|of| *of != revision)
+            && is_awaited(pod)
+    };
+    let pods: Vec<Pod> = caller.list_kind().await.ok()?;
+    let pod = pods.into_iter().find(is_blocked)?;
+    let (name, why) = (pod.name_any(), why_pod_unready(caller, &pod).await.ok()?);
+    Some(format!(
+        "pod {name} is not ready ({why}), and its StatefulSet does not replace it until it is, although its revision \
+         is wrong: kubectl delete pod {name} -n {}",
+        caller.namespace
+    ))
 }
 
 /// Returns the last line of output of a container that has exited and is waiting to be restarted.
@@ -63,18 +103,23 @@ async fn last_words(caller: &Caller, pod: &Pod) -> Option<String> {
     last_line(&log).map(str::to_owned)
 }
 
-/// Returns the latest event that matches this field selector; `None` if there is none, or the run may not read
-/// events.
-pub(crate) async fn latest_event(caller: &Caller, fields: &str) -> Result<Option<String>> {
+/// Returns the latest event that matches this field selector and is about an object whose name `is_about` accepts;
+/// `None` if there is none, or the run may not read events.
+pub(crate) async fn latest_event(
+    caller: &Caller,
+    fields: &str,
+    is_about: impl Fn(&str) -> bool,
+) -> Result<Option<String>> {
     let about = ListParams::default().fields(fields);
     let said = |event: Event| {
         let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
         let message = last_line(&message).unwrap_or_default().to_owned();
-        (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
+        let is_meant = is_about(event.involved_object.name.as_deref().unwrap_or_default());
+        is_meant.then(|| (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}")))
     };
     let events = caller.api();
     let events = caller.list_as("list events about pods", &events, &about, said).await?;
-    Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
+    Ok(events.unwrap_or_default().into_iter().flatten().max_by_key(|(at, _)| *at).map(|(_, said)| said))
 }
 
 /// Returns true if a pod is not ready but should become ready.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{ClusterChange, UndoOutcome, Undone};
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::observe::rollout_wait::workloads;
+use crate::observe::rollout_wait::{Reasons, workloads};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_sidecar::observed::controller;
 
@@ -86,11 +86,15 @@ impl Awaited {
         &self,
         caller: &Caller,
         ending_before: &BTreeSet<String>,
+        reasons: &mut Reasons,
     ) -> Result<Option<(String, Duration)>> {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
             [] => None,
-            _ => workloads(caller).await?.missing_of(&self.restored),
+            _ => match workloads(caller).await?.missing_of(&self.restored) {
+                Some((workload, missing)) => Some(reasons.explain(caller, workload, missing).await),
+                None => None,
+            },
         };
         let of_removed = |pod: &&Candidate| {
             self.removed.contains(&format!("Pod {}", pod.name_any()))
@@ -150,10 +154,10 @@ pub async fn await_effect(
     let began = Instant::now();
     let mut limit = caller.limits.rollout;
     let (mut last, mut told): (String, Option<(Instant, String)>) = Default::default();
-    let mut awaited = Awaited::of(undone);
+    let (mut awaited, mut reasons) = (Awaited::of(undone), Reasons::begin(caller));
     while let Some((namespace, first)) = awaited.first_key_value() {
         let of_namespace = Caller { namespace: namespace.clone(), ..caller.clone() };
-        let what = match first.pending(&of_namespace, ending_before).await {
+        let what = match first.pending(&of_namespace, ending_before, &mut reasons).await {
             Ok(None) => {
                 awaited.pop_first();
                 continue;
@@ -286,6 +290,29 @@ mod tests {
             ]
         );
         assert_eq!(pods.lock().unwrap().len(), 3, "pods of others stay, and one that was terminating before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn undo_names_pod_that_blocks_rollback() {
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u", "controller": true}]);
+        let pod = json!({"metadata": {"name": "db-0", "ownerReferences": owner,
+            "labels": {"controller-revision-hash": "db-2"}}});
+        let set = json!({"metadata": {"name": "db", "generation": 3},
+            "spec": {"replicas": 1, "serviceName": "db", "selector": {}, "template": {}},
+            "status": {"observedGeneration": 3, "replicas": 1, "updateRevision": "db-1"}});
+        let (client, _) = api(move |_, path| {
+            let items = match path.rsplit('/').next() {
+                Some("pods") => json!([pod]),
+                Some("statefulsets") => json!([set]),
+                _ => json!([]),
+            };
+            (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+        });
+        let caller = Caller::in_shop(client, TimeLimits::default(), CancellationToken::new());
+        let edited = ClusterChange::Edit { edits: Vec::new() };
+        let restored = [undone("StatefulSet", "db", edited, UndoOutcome::Undone { others: Vec::new() })];
+        let not_yet = await_effect(&caller, &restored, &BTreeSet::new(), |_| {}).await.unwrap_err();
+        assert!(not_yet.to_string().ends_with("kubectl delete pod db-0 -n shop)"), "{not_yet}");
     }
 
     #[tokio::test(start_paused = true)]

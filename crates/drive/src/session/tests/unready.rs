@@ -127,3 +127,128 @@ async fn hanging_rollout_is_recorded_with_reason() {
         "Deployment web: 0 of 1 pods updated (pod web-5d4c-2: ImagePullBackOff: no such image), after 300s";
     assert_eq!(unsettled.as_deref(), Some(why));
 }
+
+/// Returns the end of the record of a rollout that never settles, on a cluster that responds with `answer(path)` after
+/// the rollout has begun, and with a workload that has settled before.
+async fn unsettled_on(
+    before: (&'static str, Value),
+    answer: impl Fn(&str) -> (u16, String) + Clone + Send + Sync + 'static,
+) -> String {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&begun);
+    let (client, _) = api(move |_, path| match path.ends_with(before.0) {
+        true if seen.load(Ordering::SeqCst) == 0 => list(&[&before.1]),
+        _ => answer(path),
+    });
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
+    let before = rollout_wait::workloads(session.caller()).await.unwrap();
+    begun.store(1, Ordering::SeqCst);
+    session.await_rollout(&before, None).await.unwrap();
+    finish(session).await;
+    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+        EventKind::CommandSettled { unsettled, .. } => unsettled,
+        _ => None,
+    });
+    unsettled.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_that_blocks_rollout_is_named() {
+    let deployment = |generation: i64, updated: i32| {
+        json!({"metadata": {"name": "web", "generation": generation},
+            "spec": {"replicas": 1, "selector": {}, "template": {}},
+            "status": {"observedGeneration": generation, "updatedReplicas": updated, "replicas": 1,
+                "availableReplicas": 1}})
+    };
+    let refused = |name: &str, quota: &str, at: &str| {
+        let message = format!("pods \"web-5d4c-x\" is forbidden: exceeded quota: {quota}");
+        let mut event = event("FailedCreate", &message);
+        (event["involvedObject"], event["lastTimestamp"]) = (json!({"name": name}), at.into());
+        event
+    };
+    let rolling = deployment(2, 0);
+    let said = unsettled_on(("/deployments", deployment(1, 1)), move |path| match path.rsplit('/').next() {
+        Some("deployments") => list(&[&rolling]),
+        Some("replicasets") => {
+            let set = json!({"metadata": {"name": "web-5d4c", "uid": "web-5d4c", "ownerReferences": owner("Deployment", "web")}});
+            list(&[&set])
+        }
+        Some("events") => list(&[
+            &refused("web-5d4c", "small", "2026-01-01T00:00:00Z"),
+            &refused("other", "tiny", "2026-01-01T00:00:09Z"),
+        ]),
+        _ => {
+            let mut pod = running("web-5d4c-1", "True");
+            pod["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-5d4c");
+            cluster(path, &[pod], None)
+        }
+    });
+    assert_eq!(
+        said.await,
+        "Deployment web: 0 of 1 pods updated (no further pod was created: FailedCreate: pods \"web-5d4c-x\" is \
+         forbidden: exceeded quota: small), after 300s"
+    );
+    let refused = event("FailedCreate", "pods \"web-\" is forbidden: exceeded quota: small");
+    let said = self::said(vec![running("web-1", "True")], Some(refused)).await;
+    assert!(
+        said.ends_with(
+            ": no further pod was created: FailedCreate: pods \"web-\" is forbidden: exceeded quota: small"
+        ),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_blocks_its_rollback_is_named() {
+    let set = |generation: i64, updated: i32, spec: &Value| {
+        let mut set = json!({"metadata": {"name": "db", "generation": generation},
+            "spec": {"replicas": 3, "serviceName": "db", "selector": {}, "template": {}},
+            "status": {"observedGeneration": generation, "replicas": 3, "readyReplicas": updated,
+                "updatedReplicas": updated, "updateRevision": "db-old"}});
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            set["spec"][key] = value.clone();
+        }
+        set
+    };
+    let pod = |name: &str, ready: &str, revision: &str| {
+        let mut pod = running(name, ready);
+        pod["metadata"]["labels"] = json!({"controller-revision-hash": revision});
+        pod["metadata"]["ownerReferences"] = owner("StatefulSet", "db");
+        pod
+    };
+    let said = async |spec: Value, pods: Vec<Value>| {
+        let now = set(2, 2, &spec);
+        let settled = set(1, 3, &spec);
+        unsettled_on(("/statefulsets", settled), move |path| match path.ends_with("/statefulsets") {
+            true => list(&[&now]),
+            false => cluster(path, &pods, None),
+        })
+        .await
+    };
+    let broken = || vec![pod("db-1", "True", "db-old"), pod("db-2", "False", "db-new")];
+    let ordered = json!({});
+    assert_eq!(
+        said(ordered.clone(), broken()).await,
+        "StatefulSet db: 2 of 3 pods ready (pod db-2 is not ready (Running on node node-1, and its status gives no \
+         reason), and its StatefulSet does not replace it until it is, although its revision is wrong: kubectl delete \
+         pod db-2 -n shop), after 300s"
+    );
+    let partition = json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}});
+    assert!(said(partition, broken()).await.contains("kubectl delete pod db-2 -n shop"));
+    let mut ending = pod("db-2", "False", "db-new");
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    for (spec, pod) in [
+        (json!({"podManagementPolicy": "Parallel"}), pod("db-2", "False", "db-new")),
+        (json!({"updateStrategy": {"type": "OnDelete"}}), pod("db-2", "False", "db-new")),
+        (ordered.clone(), pod("db-2", "False", "db-old")),
+        (ordered.clone(), pod("db-2", "True", "db-new")),
+        (ordered, ending),
+        (
+            json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 3}}}),
+            pod("db-2", "False", "db-new"),
+        ),
+    ] {
+        let said = said(spec, vec![pod]).await;
+        assert!(!said.contains("kubectl delete"), "{said}");
+    }
+}
