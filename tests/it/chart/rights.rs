@@ -257,6 +257,18 @@ fn role_grants_each_workload_by_name() {
     }
 }
 
+/// Whether a plan with such a drain is refused depends on everyone's pods on the shared cluster's node.
+#[test]
+fn limited_drain_may_list_budgets_everywhere() {
+    for (allow_outage, namespaces) in [(true, vec![]), (false, vec![None, Some("shop".to_owned())])] {
+        let drain = json!({"at": "1s", "action": "drain", "node": "node-2", "allowOutage": allow_outage});
+        let spec = json!({"target": {"service": "web"}, "disruptions": [drain]});
+        let rights = of_chart(&json!({"namespace": "shop", "scenario": scenario(&spec)}));
+        let budgets = rights.into_iter().filter(|right| right.resource == "poddisruptionbudgets");
+        assert_eq!(budgets.map(|right| right.namespace).collect::<Vec<_>>(), namespaces, "{allow_outage}");
+    }
+}
+
 #[test]
 fn role_names_kinds_as_their_paths_do() {
     for (kind, resource) in [
