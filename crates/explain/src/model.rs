@@ -597,7 +597,15 @@ pub fn lasted_at_least_s(
     of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
-/// Predicted effect of another preStop sleep on the terminations seen.
+/// Returns the shortest configured preStop sleep, in seconds, of the pods that lost requests which a longer sleep would
+/// have saved; if there are none, the longest of all pods. Everything that compares another sleep with the current one
+/// starts from it.
+pub fn shortest_set_sleep_s(terminations: &[Termination], lost: impl Iterator<Item = usize>) -> u64 {
+    let longest = || terminations.iter().filter_map(|t| t.pre_stop_seconds).max();
+    lost.map(|e| terminations[e].pre_stop_seconds.unwrap_or(0)).min().or_else(longest).unwrap_or(0)
+}
+
+/// Predicted effect of another preStop sleep on the terminations seen, for pods whose sleep is shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WhatIf {
     /// Seconds of preStop sleep.

@@ -9,9 +9,9 @@ use crate::model::account::{Grounds, More, Narrowing, NoRecommendation, Probe, R
 use crate::model::figure_text::len;
 use crate::model::{
     LossGroup, Mode, Recommendation, SleepNeeded, Termination, TerminationCandidate, Verdict, WhatIf, Window,
-    WindowSummary, apart, lasted_at_least_s,
+    WindowSummary, apart, lasted_at_least_s, shortest_set_sleep_s,
 };
-use crate::timeline::{PodEnd, Timeline};
+use crate::timeline::{PodEnd, T0, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Stamp};
 
@@ -122,9 +122,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
-    let suggested = covers_all.filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s));
+    let suggested = covers_all.filter(|s| has_saved(ground, mode, *s));
     // One sleep serves all modes, so a range begins where no window of the run is known to have lasted longer.
-    let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0)).max(set.pre_stop_s + 1);
+    let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0))
+        .max(set_sleep_s(ground, |t| t.mode == mode) + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
     let basis = RecommendationBasis {
@@ -285,19 +286,20 @@ impl TerminationSettings {
 }
 
 /// Returns true if a sleep of this many seconds would have saved requests lost in this mode.
-fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
+fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64) -> bool {
     let is_of_mode =
         |j: &&JudgedRequest<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
-    ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
+    ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s))
 }
 
 /// Returns true if a request would have survived if every pod that may have lost it had slept this long before it
 /// stopped, instead of only for its current sleep.
-fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64, had_s: u64) -> bool {
-    pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
+fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64) -> bool {
+    needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
 
-/// Returns the sleep beyond which a request would not have been lost; `None` if no sleep would have saved it.
+/// Returns the sleep beyond which a request would not have been lost, which is never below the current one of its pod;
+/// `None` if no sleep would have saved it.
 ///
 /// With that sleep, a pod that no longer accepted a request routed to it would have accepted it. A request cut off as
 /// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference
@@ -308,11 +310,21 @@ fn needed(ground: Ground<'_>, j: &JudgedRequest<'_>) -> Option<SleepNeeded> {
         Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
         _ => return None,
     };
-    let t0 = |c: &TerminationCandidate| ground.timeline.ends[c.termination].t0;
-    let since = |at: Stamp| j.request.begun().seconds_since(at) + takes_s;
-    let certain_s = j.candidates.iter().map(|c| since(t0(c).earliest)).reduce(f64::max)?;
-    let possible_s = j.candidates.iter().map(|c| since(t0(c).latest)).reduce(f64::min)?;
+    let needed_s = |c: &TerminationCandidate, t0: fn(&T0) -> Stamp| {
+        let set_s = ground.terminations[c.termination].pre_stop_seconds.unwrap_or(0);
+        let begun_s = j.request.begun().seconds_since(t0(&ground.timeline.ends[c.termination].t0));
+        (begun_s + takes_s).max(set_s as f64)
+    };
+    let certain_s = j.candidates.iter().map(|c| needed_s(c, |t0| t0.earliest)).reduce(f64::max)?;
+    let possible_s = j.candidates.iter().map(|c| needed_s(c, |t0| t0.latest)).reduce(f64::min)?;
     Some(SleepNeeded { certain_s, possible_s })
+}
+
+/// Returns the current sleep of the pods that count and lost requests which a longer sleep would have saved.
+fn set_sleep_s(ground: Ground<'_>, counts: impl Fn(&Termination) -> bool) -> u64 {
+    let saved = ground.judged.iter().filter(|j| needed(ground, j).is_some());
+    let candidates = saved.flat_map(|j| &j.candidates).map(|c| c.termination);
+    shortest_set_sleep_s(ground.terminations, candidates.filter(|e| counts(&ground.terminations[*e])))
 }
 
 /// Returns the sleep that each lost request needed.
@@ -327,12 +339,12 @@ pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> 
     if terminations.is_empty() {
         return Vec::new();
     }
-    let had = TerminationSettings::of(ground.timeline.ends.iter()).pre_stop_s;
+    let had = set_sleep_s(ground, |_| true);
     let sleeps: BTreeSet<u64> =
         [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
     let lost = || ground.judged.iter().filter(|j| j.cause != Cause::StaleFlow);
     let what_if = |pre_stop_seconds| {
-        let avoided = lost().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
+        let avoided = lost().filter(|j| saves(ground, j, pre_stop_seconds)).count();
         let covered: Vec<bool> =
             terminations.iter().filter_map(|t| t.is_covered_by(pre_stop_seconds)).collect();
         WhatIf {

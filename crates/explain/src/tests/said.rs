@@ -40,6 +40,43 @@ fn recommendation_never_lowers_settings() {
 }
 
 #[test]
+fn advice_starts_from_sleep_of_losing_pods() {
+    let mut records = many(2);
+    // Pod p0 sleeps for 5 s and loses nothing; p1 has no sleep.
+    for row in records.requests.iter_mut().filter(|row| row.scheduled < at(2200)) {
+        (row.outcome, row.pod) = (Outcome::Ok, Some("p0".into()));
+    }
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind
+            && pod.name == "p0"
+        {
+            pod.containers[0].pre_stop_sleep_s = Some(5);
+        }
+    }
+    let Analysis { result, account, charts, .. } = analysed(records.clone());
+    let set: Vec<Option<u64>> = result.terminations.iter().map(|t| t.pre_stop_seconds).collect();
+    assert_eq!(set, [Some(5), Some(0)]);
+    assert_eq!(result.recommendation[0].suggested_seconds, Some(1), "{:?}", result.recommendation);
+    let left: Vec<_> = result.what_if.iter().map(|w| (w.pre_stop_seconds, w.drops_left)).collect();
+    assert_eq!(left[..2], [(0, 10), (1, 0)]);
+    assert!(charts.sleeps.iter().flatten().all(|s| s.certain_s < 1.0), "{:?}", charts.sleeps);
+    let advice = |account: &Account| {
+        account.findings.iter().find_map(|finding| match finding {
+            Finding::Lost { by: Loss::RoutedToDeadPod { sleep, .. }, .. } => Some(sleep.clone()),
+            _ => None,
+        })
+    };
+    let hook = HookRepair::Unneeded;
+    assert_eq!(advice(&account), Some(SleepAdvice::Advised { hook, mode: Mode::Isolated }));
+    // Without an upper bound, the sleep must exceed the lower one.
+    records.requests.retain(|row| row.scheduled < at(4105));
+    let Some(SleepAdvice::AtLeast { at_least_s: Some(s), .. }) = advice(&analysed(records).account) else {
+        panic!("a sleep is advised")
+    };
+    assert!(s < 1.0, "{s}");
+}
+
+#[test]
 fn advice_omits_outlasted_sleep() {
     let result = analysed(many(3)).result;
     let advised = |all: &[Recommendation], terminations: &[Termination]| {

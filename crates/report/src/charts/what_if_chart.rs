@@ -7,7 +7,7 @@ use crate::format::{count, counted, either, len};
 use crate::words;
 use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded};
+use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded, shortest_set_sleep_s};
 use rolldrop_judge::tuning::{PodSettings, RolloutShape, Strategy};
 
 const HEIGHT: u32 = 826;
@@ -27,7 +27,7 @@ const LONGEST_S: f64 = 120.0;
 struct WhatIfSeries {
     /// Number of dropped requests that the headline counts.
     dropped: u64,
-    /// Longest configured preStop sleep, in seconds.
+    /// Configured preStop sleep of the pods that lost requests, in seconds.
     set_s: u64,
     /// Sleeps, in order, beyond which one more request is saved: with certainty, and in the best case.
     certain_s: Vec<f64>,
@@ -61,11 +61,11 @@ fn series(analysis: &Analysis) -> Option<WhatIfSeries> {
     if dropped == 0 || result.terminations.is_empty() {
         return None;
     }
-    let set_s = result.terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0);
+    let saved = analysis.lost.iter().zip(&analysis.charts.sleeps).filter(|(_, sleep)| sleep.is_some());
+    let candidates = saved.flat_map(|(lost, _)| &lost.candidates);
+    let set_s = shortest_set_sleep_s(&result.terminations, candidates.map(|one| one.termination));
     let needed = |of: fn(&SleepNeeded) -> f64| {
         let mut all: Vec<f64> = analysis.charts.sleeps.iter().flatten().map(of).collect();
-        // Any sleep longer than the configured one would have saved the request, however little was missing.
-        all.iter_mut().for_each(|s| *s = s.max(set_s as f64));
         all.sort_by(f64::total_cmp);
         all
     };

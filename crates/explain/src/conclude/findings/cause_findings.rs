@@ -111,7 +111,11 @@ fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
         return SleepAdvice::ProbeFirst { probe: recommend::probe(known.timeline), requests };
     }
     // If pods lost nothing, their sleep was long enough.
-    let set = setup.longest_sleep_s as f64;
+    let set_s = |j: &JudgedRequest<'_>| {
+        j.candidates.iter().filter_map(|c| known.terminations[c.termination].pre_stop_seconds).min()
+    };
+    let lost = known.judged.iter().filter(|j| j.cause.is_helped_by_sleep());
+    let set = lost.filter_map(set_s).max().unwrap_or(setup.longest_sleep_s) as f64;
     let seen = lasted_at_least_s(known.terminations, known.groups, |_| true).unwrap_or(0.0);
     let dns = dns(known);
     let ttl_s = match dns {
