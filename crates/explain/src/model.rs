@@ -445,9 +445,16 @@ impl Termination {
         self.grace_period_seconds.saturating_sub(self.pre_stop_seconds.unwrap_or(0)).max(2)
     }
 
-    /// Returns true if a sleep of this many seconds certainly outlasts all windows of the pod; `None` if it has none.
+    /// Returns true if the pod began to end with its deletion. Until the deletion, or the end of a pod that is not
+    /// deleted, as on a node that shuts down, its endpoint stays ready, and no preStop sleep helps.
+    pub fn was_deleted(&self) -> bool {
+        self.t0_basis != T0Basis::EndOfContainers && self.mode != Mode::NodeShutdown
+    }
+
+    /// Returns true if a sleep of this many seconds certainly outlasts all windows of the pod; `None` if it has none,
+    /// or if no sleep matters.
     pub fn is_covered_by(&self, sleep_s: u64) -> Option<bool> {
-        let mut windows = self.windows.iter().filter(|w| w.is_one()).peekable();
+        let mut windows = self.windows.iter().filter(|w| w.is_one() && self.was_deleted()).peekable();
         windows.peek()?;
         Some(windows.all(|w| w.upper_s.is_some_and(|upper_s| upper_s <= sleep_s as f64)))
     }
@@ -582,13 +589,14 @@ impl Recommendation {
     }
 }
 
-/// Returns the longest known minimum duration, in seconds, of a window of a termination that counts, or of a group that
-/// contains one.
+/// Returns the longest known minimum duration, in seconds, of a window of a deleted pod whose termination counts, or of a
+/// group that contains one.
 pub fn lasted_at_least_s(
     terminations: &[Termination],
     groups: &[LossGroup],
     counts: impl Fn(&Termination) -> bool,
 ) -> Option<f64> {
+    let counts = |t: &Termination| t.was_deleted() && counts(t);
     let of_pods = terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
     let of_groups = groups
         .iter()

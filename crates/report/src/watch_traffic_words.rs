@@ -250,7 +250,14 @@ fn sleep(longest: &LongestWindow) -> String {
         WatchedMode::ScaleDown => "a scale-down",
         WatchedMode::Eviction => "an eviction",
         WatchedMode::Drain => "a drain",
-        WatchedMode::NodeShutdown => "a node shutdown",
+        WatchedMode::NodeShutdown => {
+            return format!(
+                "In a node shutdown, {consumer} used a pod for at least {} s after its end began: no preStop sleep helps, \
+                 because the pod is not deleted and its endpoint stays ready until it has ended. Drain the node first \
+                 (kubectl drain), and run replicas on several nodes.",
+                seconds(*lower_s)
+            );
+        }
         WatchedMode::Other => "a deletion",
     };
     let used =
@@ -488,6 +495,13 @@ mod tests {
             ),
             (unresolved(true), "is not resolved, as the deletion is known only to within 0.800 s."),
             (lost(dead, Some(longest(None, Some(5)))), "and pods sleep for 5 s. The sleep does not explain"),
+            (
+                lost(
+                    dead,
+                    Some(LongestWindow { mode: WatchedMode::NodeShutdown, ..longest(Some(4.0), Some(5)) }),
+                ),
+                "no preStop sleep helps, because the pod is not deleted",
+            ),
             (lost(dead, None), "these logs do not show how long it must be."),
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
             (lost(Cause::RefusedWhileEnding, None), "serve normally until gateways"),

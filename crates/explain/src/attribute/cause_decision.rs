@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{StreamPhase, Unclear};
-use crate::timeline::{PodEnd, SIGKILLED};
+use crate::timeline::PodEnd;
 use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
 /// Upper limit for a round trip to any client.
@@ -315,12 +315,11 @@ fn has_gateway_cut(f: &LossFacts<'_>) -> bool {
 /// shows whether the pod, the app or a gateway ended the stream.
 fn cause_of_broken_stream(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else { return Cause::Unattributed };
-    let was_killed_early = end.exit_code == Some(SIGKILLED) && !end.was_killed_at_its_grace();
     match end.stream_phase(f.end) {
         StreamPhase::BeforeSigterm if f.gateway.is_some() => Cause::GatewayCut,
         StreamPhase::BeforeSigterm => Cause::KilledInFlight,
         StreamPhase::AtGraceEnd => Cause::DrainedTooShort,
-        StreamPhase::AfterSigterm if was_killed_early => Cause::KilledInFlight,
+        StreamPhase::AfterSigterm if end.was_killed_early() => Cause::KilledInFlight,
         StreamPhase::AfterSigterm => Cause::CutAtSigterm,
     }
 }

@@ -75,8 +75,11 @@ pub(crate) fn recommendations(ground: Ground<'_>) -> (Vec<Recommendation>, Vec<G
 fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let Ground { timeline, terminations, .. } = ground;
     let policy = &timeline.info.policy;
+    // Windows of pods that were not deleted say nothing about a sleep.
+    let has_deletions = terminations.iter().any(|t| t.mode == mode && t.was_deleted());
     let of_mode = || {
-        let all = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
+        let all = terminations.iter().zip(&timeline.ends);
+        let all = all.filter(|(t, _)| t.mode == mode && t.was_deleted() == has_deletions);
         all.filter(|(t, _)| t.windows.is_empty() || t.windows.iter().any(Window::is_one))
     };
     let windows = || of_mode().flat_map(|(t, _)| &t.windows).filter(|w| w.is_one());
@@ -96,9 +99,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     let in_rollouts = in_rollouts.map(|(_, end)| end);
     let mut refusals = unsound(ground, mode, in_rollouts, is_open || seen.is_none());
+    refusals.extend((!has_deletions).then_some(NoRecommendation::NotDeleted));
     let is_sound = refusals.is_empty();
     let covered = stats::wilks_coverage(units, policy.confidence);
-    if units < needed {
+    if has_deletions && units < needed {
         let (asked, confidence, windows) = (policy.coverage, policy.confidence, n);
         refusals.push(NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence });
     }
@@ -127,7 +131,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0))
         .max(set_sleep_s(ground, |t| t.mode == mode) + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
-    let to_go = needed.saturating_sub(units);
+    let to_go = if has_deletions { needed.saturating_sub(units) } else { 0 };
     let basis = RecommendationBasis {
         longest_s: seen_s,
         windows: windows().count(),
@@ -303,13 +307,16 @@ fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64) -> bool {
 ///
 /// With that sleep, a pod that no longer accepted a request routed to it would have accepted it. A request cut off as
 /// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference
-/// whether the app had read it.
+/// whether the app had read it. A pod that is not deleted gets requests for as long as it sleeps.
 fn needed(ground: Ground<'_>, j: &JudgedRequest<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
         Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
         _ => return None,
     };
+    if j.candidates.iter().any(|c| !ground.terminations[c.termination].was_deleted()) {
+        return None;
+    }
     let needed_s = |c: &TerminationCandidate, t0: fn(&T0) -> Stamp| {
         let set_s = ground.terminations[c.termination].pre_stop_seconds.unwrap_or(0);
         let begun_s = j.request.begun().seconds_since(t0(&ground.timeline.ends[c.termination].t0));

@@ -101,7 +101,7 @@ pub struct UnresolvedWindow {
     pub has_beats: bool,
 }
 
-/// The longest window of a workload, judging by lower bounds.
+/// The longest window of a workload, judging by lower bounds; one of a node shutdown only if there is no other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongestWindow {
     /// Minimum duration of the window in seconds.
@@ -160,7 +160,10 @@ impl WorkloadTraffic {
                 self.unresolved_window = Some(UnresolvedWindow::of(end, traffic));
             }
             let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
-            if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
+            // A sleep shortens no window of a node shutdown.
+            let rank = |mode: WatchedMode, lower_s: f64| (mode != WatchedMode::NodeShutdown, lower_s);
+            let longest = self.longest_window.as_ref().map(|longest| rank(longest.mode, longest.lower_s));
+            if longest.is_none_or(|longest| longest < rank(end.mode, lower_s)) {
                 self.longest_window = Some(LongestWindow {
                     lower_s,
                     upper_s: window.upper_s,
@@ -372,6 +375,9 @@ mod tests {
         assert_eq!((longest.lower_s, longest.t0_width_s, longest.has_beats), (1.4, 0.5, true));
         let unresolved = UnresolvedWindow { t0_width_s: 0.5, clock_width_s: 0.2, has_beats: false };
         assert_eq!(traffic.unresolved_window, Some(unresolved), "a window without losses does not count");
+        ranking.add(&WatchedTermination { mode: WatchedMode::NodeShutdown, ..seen(1, None, 9.0) });
+        let longest = ranking.ranked()[0].traffic.as_ref().and_then(|traffic| traffic.longest_window.clone());
+        assert_eq!(longest.map(|longest| longest.lower_s), Some(1.4), "no sleep shortens that of a shutdown");
         assert_eq!(ranked[1].traffic, None);
     }
 }

@@ -65,6 +65,30 @@ fn termination_in_watch_gap_invalidates_run() {
 }
 
 #[test]
+fn undeleted_pod_window_needs_no_sleep() {
+    let mut records = three_pods();
+    records.events.retain(|event| !matches!(event.kind, EventKind::Action(_)));
+    deletion_seen(&mut records, 5100, "b", 30);
+    // Pod c exits by itself, and requests are still routed to it.
+    let mut ended = pod_event(8000, "c", Change::Applied);
+    if let EventKind::Pod(pod) = &mut ended.kind {
+        (pod.phase, pod.ready) = ("Failed".into(), false);
+        (pod.containers[0].state, pod.containers[0].exit_code) = (Some("terminated".into()), Some(1));
+    }
+    records.events.push(ended);
+    records.events.sort_by_key(|event| event.at);
+    let result = analysed(records).result;
+    let ends: Vec<_> =
+        result.terminations.iter().map(|t| (t.pod.as_str(), t.mode, t.was_deleted())).collect();
+    assert_eq!(ends, [("b", Mode::Other, true), ("c", Mode::Other, false)]);
+    assert!(result.terminations[1].windows[0].lower_s > Some(1.9), "{:?}", result.terminations[1]);
+    let rec = &result.recommendation[0];
+    assert_eq!((rec.terminations, rec.covers_all_seen_seconds), (1, Some(1)), "{rec:?}");
+    let covered: Vec<_> = result.what_if.iter().map(|w| (w.windows_covered, w.terminations)).collect();
+    assert_eq!(covered[..2], [(0, 1), (1, 1)], "{:?}", result.what_if);
+}
+
+#[test]
 fn lagging_load_generator_invalidates_run() {
     let mut records = three_pods();
     for row in records.requests.iter_mut().step_by(50) {

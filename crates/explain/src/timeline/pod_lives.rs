@@ -209,12 +209,24 @@ impl PodEnd {
         begins_before_end(self, other) && begins_before_end(other, self)
     }
 
-    /// Returns true if SIGKILL terminated the pod when its grace period expired.
+    /// Returns true if SIGKILL terminated the pod when its grace period expired. Without a deletion this is unknown: a
+    /// kubelet that evicts a pod, or whose node shuts down, may grant less than the pod's own grace period.
     pub fn was_killed_at_its_grace(&self) -> bool {
+        self.exit_code == Some(SIGKILLED)
+            && self.t0.basis != T0Basis::EndOfContainers
+            && self.may_have_used_grace()
+    }
+
+    /// Returns true if SIGKILL terminated the pod before its grace period can have expired.
+    pub fn was_killed_early(&self) -> bool {
+        self.exit_code == Some(SIGKILLED) && !self.may_have_used_grace()
+    }
+
+    fn may_have_used_grace(&self) -> bool {
         let ended = self.stages.containers_terminated.or(self.stages.pod_deleted);
         let is_over =
             |at: Stamp| at.seconds_since(self.t0.earliest) >= self.shortest_grace_s as f64 - EARLY_S;
-        self.exit_code == Some(SIGKILLED) && ended.is_none_or(is_over)
+        ended.is_none_or(is_over)
     }
 
     /// Returns true if SIGKILL terminated the pod while it was still accepting new connections.

@@ -75,10 +75,11 @@ fn series(result: &RunResult) -> WindowSeries {
     WindowSeries { panels, set: covered(result) }
 }
 
-/// Returns the number of terminations that the configured sleep certainly covers, and the number of all terminations;
-/// `None` if any termination's setting is unknown.
+/// Returns the number of deleted pods whose windows the configured sleep certainly covers, and the number of all that have
+/// one; `None` if any termination's setting is unknown.
 fn covered(result: &RunResult) -> Option<(usize, usize)> {
-    let with_window = result.terminations.iter().filter(|t| t.windows.iter().any(Window::is_one));
+    let with_window =
+        result.terminations.iter().filter(|t| t.was_deleted() && t.windows.iter().any(Window::is_one));
     let covered: Option<Vec<bool>> = with_window.map(|t| t.is_covered_by(t.pre_stop_seconds?)).collect();
     covered.map(|all| (all.iter().filter(|is_covered| **is_covered).count(), all.len()))
 }

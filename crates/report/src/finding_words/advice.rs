@@ -98,6 +98,7 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
             "{workload} has strategy Recreate: all its pods end before the first new one starts, which no sleep can \
              cover"
         ),
+        NoRecommendation::NotDeleted => cause_words::NOT_DELETED_REMEDY.to_owned(),
         NoRecommendation::ProbeFirst { probe, requests } => cause_words::probe_first(*probe, *requests),
         NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence } => {
             let of = match units < windows {

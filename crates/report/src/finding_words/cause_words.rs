@@ -8,6 +8,10 @@ use rolldrop_explain::model::account::{
     OnEachNode, PreStopHooks, Probe, SleepAdvice, TrafficPolicyKind,
 };
 
+/// Remedy for pods that end without being deleted.
+pub(super) const NOT_DELETED_REMEDY: &str = "no preStop sleep helps pods that end without being deleted, because their endpoints stay ready until they have ended: \
+     drain a node before it shuts down (kubectl drain), and run replicas on several nodes";
+
 /// Describes requests lost for one cause, with the reason and the remedy.
 pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
     let what = format!("{}: {}", by.cause(), counted(requests, "request"));
@@ -105,6 +109,11 @@ fn not_accepting(why: &NotAccepting) -> String {
                 "{workload} has strategy Recreate: all its pods end together, and no new one starts until they are gone"
             );
         }
+        NotAccepting::NotDeleted => {
+            return "the pods ended without being deleted (a node that shut down, an eviction by the kubelet, or an exit of \
+                    their own), so the Service routed to them until they had ended"
+                .to_owned();
+        }
         NotAccepting::Killed => {
             return "SIGKILL ended pods that still accepted connections, while the Service still routed to them"
                 .to_owned();
@@ -148,6 +157,7 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
             "use strategy RollingUpdate with maxSurge for {workload}: under Recreate, neither a sleep nor a \
              disruption budget helps"
         ),
+        SleepAdvice::NotDeleted => NOT_DELETED_REMEDY.to_owned(),
         SleepAdvice::Advised { hook, mode } => {
             let advised = result.recommendation.iter().find(|recommendation| recommendation.mode == *mode);
             let sleep = advised.and_then(advice::sleep_in_words).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::model::account::{
 };
 use crate::model::figure_text::len;
 use crate::model::{Unclear, lasted_at_least_s};
-use crate::timeline::SIGKILLED;
+use crate::timeline::PodEnd;
 use rolldrop_record::load::Http;
 use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::RunInfo;
@@ -80,6 +80,9 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
         return NotAccepting::Killed;
     }
     // A pod that keeps answering on kept connections has not stopped.
+    if setup.none_deleted {
+        return NotAccepting::NotDeleted;
+    }
     let kept = if setup.kept_on.is_empty() { KeptAnswer::Unknown } else { KeptAnswer::Answered };
     match setup.has_failures() {
         true => NotAccepting::Stopped { kept, hook: PreStopHooks::Failed },
@@ -93,6 +96,12 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
 fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     if let Some(workload) = setup.recreated() {
         return SleepAdvice::Recreated(workload.name.clone());
+    }
+    let lost = || known.judged.iter().filter(|j| j.cause.is_helped_by_sleep());
+    let mut pods = lost().flat_map(|j| &j.candidates).map(|c| &known.terminations[c.termination]).peekable();
+    let is_known = pods.peek().is_some();
+    if pods.all(|t| !t.was_deleted()) && (is_known || setup.none_deleted) {
+        return SleepAdvice::NotDeleted;
     }
     let hook = match (setup.has_failures(), setup.early.is_empty()) {
         (false, true) => HookRepair::Unneeded,
@@ -114,8 +123,7 @@ fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     let set_s = |j: &JudgedRequest<'_>| {
         j.candidates.iter().filter_map(|c| known.terminations[c.termination].pre_stop_seconds).min()
     };
-    let lost = known.judged.iter().filter(|j| j.cause.is_helped_by_sleep());
-    let set = lost.filter_map(set_s).max().unwrap_or(setup.longest_sleep_s) as f64;
+    let set = lost().filter_map(set_s).max().unwrap_or(setup.longest_sleep_s) as f64;
     let seen = lasted_at_least_s(known.terminations, known.groups, |_| true).unwrap_or(0.0);
     let dns = dns(known);
     let ttl_s = match dns {
@@ -146,11 +154,11 @@ fn finish(known: FindingsInput<'_>, setup: &Setup<'_>) -> FinishAdvice {
         return FinishAdvice::Announced(close_notice(&known.timeline.info));
     }
     let longest_s = known.latency_ms.service.max / 1e3;
-    let is_too_short = |(t, end): (&crate::model::Termination, &crate::timeline::PodEnd)| {
-        t.exit_code == Some(SIGKILLED)
+    let is_too_short = |end: &PodEnd| {
+        end.was_killed_at_its_grace()
             && end.hook_sleep_s.is_none_or(|sleep_s| sleep_s as f64 + longest_s > end.grace_s as f64)
     };
-    match known.terminations.iter().zip(&known.timeline.ends).any(is_too_short) {
+    match known.timeline.ends.iter().any(is_too_short) {
         true => FinishAdvice::WithinGrace { longest_s },
         false => FinishAdvice::OnSignal,
     }

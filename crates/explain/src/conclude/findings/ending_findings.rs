@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::setup::Setup;
 use super::{Finding, FindingsInput, cause_findings, len};
 use crate::model::account::{EndingFinding, HookFailure};
-use crate::timeline::{FailedHook, PodEnd, SIGKILLED};
+use crate::timeline::{FailedHook, PodEnd};
 
 pub(super) fn findings(known: FindingsInput<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let mut findings = failed_hooks(known, setup);
@@ -80,8 +80,7 @@ fn accepted_until_killed(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<
 
 /// Returns the finding about pods terminated by SIGKILL before their grace period expired.
 fn killed_early(known: FindingsInput<'_>) -> Option<EndingFinding> {
-    let is_early = |end: &&PodEnd| end.exit_code == Some(SIGKILLED) && !end.was_killed_at_its_grace();
-    let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(is_early).collect();
+    let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(|end| end.was_killed_early()).collect();
     let is_memory = |end: &&PodEnd| end.exit_reason.as_deref() == Some("OOMKilled");
     let is_out_of_memory = early.iter().any(is_memory);
     (!early.is_empty()).then(|| EndingFinding::KilledEarly { pods: len(early.len()), is_out_of_memory })

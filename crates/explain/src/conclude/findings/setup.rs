@@ -34,6 +34,8 @@ pub(super) struct Setup<'a> {
     pub(super) rolls_out: bool,
     /// Longest preStop sleep among these pods, in seconds.
     pub(super) longest_sleep_s: u64,
+    /// True if none of these pods was deleted, so that none of their endpoints was withdrawn before their end.
+    pub(super) none_deleted: bool,
 }
 
 impl<'a> Setup<'a> {
@@ -74,7 +76,11 @@ impl<'a> Setup<'a> {
         let workloads = || ends().map(|(_, end)| end.workload.as_ref());
         Self {
             hook: hook(ends().map(|(_, end)| end)),
-            early: numbers(&|e, end| failed[e].is_none() && ended_early(end)),
+            early: numbers(&|e, end| {
+                known.terminations[e].was_deleted() && failed[e].is_none() && ended_early(end)
+            }),
+            none_deleted: ends().next().is_some()
+                && ends().all(|(e, _)| !known.terminations[e].was_deleted()),
             workload: workloads()
                 .next()
                 .flatten()

@@ -52,6 +52,8 @@ pub enum NoRecommendation {
     NotValid,
     /// The workload, named here, terminates all its pods before the first new one starts.
     Recreated(String),
+    /// All pods ended without being deleted, so no sleep helps.
+    NotDeleted,
     /// Starting pods lost so many requests that the windows are unknown.
     ProbeFirst { probe: Probe, requests: u64 },
     /// There are too few windows for the requested coverage.

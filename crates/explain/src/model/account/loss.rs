@@ -74,6 +74,8 @@ impl Loss {
 pub enum NotAccepting {
     /// The workload, named here, has strategy Recreate.
     Recreated(String),
+    /// The pod ended without being deleted, so its endpoint stayed ready.
+    NotDeleted,
     /// SIGKILL terminated the pod while it was still accepting connections.
     Killed,
     /// The pod exited before its preStop sleep could have finished.
@@ -109,6 +111,8 @@ pub enum PreStopHooks {
 pub enum SleepAdvice {
     /// No sleep helps, because the workload, named here, has strategy Recreate.
     Recreated(String),
+    /// No sleep helps, because the pods ended without being deleted.
+    NotDeleted,
     /// The recommended sleep for this mode.
     Advised { hook: HookRepair, mode: Mode },
     /// Starting pods lost so many requests that the windows are unknown.

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
+use super::super::cause_words;
 use super::*;
-use rolldrop_explain::model::{NoBound, Recommendation};
+use rolldrop_explain::model::{NoBound, Recommendation, T0Basis};
 use rolldrop_record::RunDir;
-use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
+use rolldrop_record::event::{NameAnswer, PodEvent, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
 
 /// Returns the lengths, in seconds, of all preStop sleeps that the text recommends.
@@ -216,6 +217,80 @@ fn recreate_remedy_changes_strategy() {
     for strategy in [Some(Replacement::RollingUpdate), None] {
         let result = told(replaced(strategy, 3, None));
         assert_eq!(result.recommendation[0].suggested_seconds, Some(1));
+    }
+}
+
+/// Makes pod `b`, which sleeps for 3 s, end without being deleted, and sets when its grace period begins.
+fn undeleted(began_ms: i64, change: impl Fn(&mut PodEvent)) -> Records {
+    let mut records = three_pods();
+    records.events.retain(|event| !matches!(event.kind, EventKind::Action(_)));
+    let shutdown = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::NodeShutdown,
+        mode: Some(Mode::NodeShutdown),
+        pod: None,
+        uid: None,
+        answered: at(began_ms + 10),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(began_ms), "coordinator", EventKind::Action(shutdown)));
+    records.events.push(pod_event(5030, "b", Change::Applied));
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.containers[0].pre_stop_sleep_s = Some(3);
+            if pod.name == "b" && event.at >= at(5030) {
+                (pod.phase, pod.ready) = ("Failed".into(), false);
+                pod.disruption_target = Some("TerminationByKubelet".into());
+                (pod.containers[0].state, pod.containers[0].exit_code) = (Some("terminated".into()), Some(0));
+                change(pod);
+            }
+        }
+    }
+    records.events.sort_by_key(|event| event.at);
+    records
+}
+
+#[test]
+fn node_shutdown_remedy_drains_first() {
+    let result = told(undeleted(2000, |_| {}));
+    let t = &result.terminations[0];
+    assert_eq!(
+        (t.mode, t.t0_basis, t.requests.dropped.at_least),
+        (Mode::NodeShutdown, T0Basis::EndOfContainers, 7)
+    );
+    let rec = &result.recommendation[0];
+    let advice = [rec.pre_stop_seconds, rec.suggested_seconds, rec.covers_all_seen_seconds];
+    assert_eq!(
+        (advice, &rec.refused_because[..]),
+        ([None; 3], &[cause_words::NOT_DELETED_REMEDY.to_owned()][..])
+    );
+    assert!(
+        result.what_if.iter().all(|w| w.drops_avoided == 0 && w.terminations == 0),
+        "{:?}",
+        result.what_if
+    );
+    let drain = remedy(&result, Cause::RoutedToDeadPod);
+    assert!(drain.contains("drain a node before it shuts down") && advised(drain).is_empty(), "{drain}");
+    assert_eq!(saying(&result, "the pods ended without being deleted").len(), 1, "{:?}", result.findings);
+    for untrue in ["sleep of 3 s", "hook failed", "does not exit on SIGTERM"] {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
+    }
+}
+
+#[test]
+fn evicted_pod_did_not_use_up_grace() {
+    let result = told(undeleted(-60_000, |pod| {
+        (pod.reason, pod.grace_s) = (Some("Evicted".into()), 3);
+        let app = &mut pod.containers[0];
+        (app.pre_stop_sleep_s, app.exit_code, app.readiness_notices_s) = (None, Some(137), Some(1));
+    }));
+    assert_eq!(result.terminations[0].exit_code, Some(137));
+    for untrue in
+        ["grace period of 3 s", "grace period expired", "terminationGracePeriodSeconds", "SIGKILL ended"]
+    {
+        assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
 }
 
