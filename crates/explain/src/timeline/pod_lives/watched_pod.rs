@@ -122,9 +122,15 @@ impl WatchedPod {
             let are_ended = main.iter().all(|c| is(c, "terminated"));
             self.containers_terminated = last_end(self.containers_terminated, are_ended);
             let ended = || main.iter().filter(|c| are_ended && c.exit_code.is_some());
-            let first = ended().find(|c| c.exit_code != Some(0)).or_else(|| ended().next());
-            self.exit_code = first.and_then(|c| c.exit_code);
-            self.exit_reason = first.and_then(|c| c.reason.clone());
+            // A kill outweighs all other codes: the pod did not exit by itself.
+            let is_kill = |c: &ContainerState| {
+                c.exit_code == Some(SIGKILLED) && c.reason.as_deref() != Some(STATUS_UNKNOWN)
+            };
+            let killed = ended().find(|c| is_kill(c));
+            let decisive =
+                killed.or_else(|| ended().find(|c| c.exit_code != Some(0))).or_else(|| ended().next());
+            self.exit_code = decisive.and_then(|c| c.exit_code);
+            self.exit_reason = decisive.and_then(|c| c.reason.clone());
         }
         if !main.is_empty() && main.iter().all(|c| is(c, "running")) {
             self.running = Some(at);
@@ -209,6 +215,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn kill_outweighs_other_exit_codes() {
+        let code = |ends: &[(i32, &str)]| {
+            let containers = ends.iter().map(|(code, reason)| {
+                json!({"name": "app", "sidecar": false, "pre_stop_other": false, "state": "terminated",
+                    "reason": reason, "exit_code": code, "restarts": 0})
+            });
+            let pod = json!({
+                "change": "applied", "namespace": "shop", "name": "web-1", "uid": "u", "resource_version": "1",
+                "node": "n1", "ip": "10.0.0.1", "phase": "Running", "ready": false, "deletion_timestamp": null,
+                "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
+                "containers": containers.collect::<Vec<_>>(),
+            });
+            let event: PodEvent = serde_json::from_value(pod).unwrap();
+            let mut seen = WatchedPod::new(Stamp::from_unix_ns(1), &event);
+            seen.observe(Stamp::from_unix_ns(1), &event);
+            (seen.exit_code, seen.exit_reason)
+        };
+        let known = |code, reason: &str| (Some(code), Some(reason.to_owned()));
+        assert_eq!(code(&[(0, "Completed"), (137, "Error")]), known(137, "Error"));
+        assert_eq!(code(&[(143, "Error"), (137, "OOMKilled"), (1, "Error")]), known(137, "OOMKilled"));
+        assert_eq!(code(&[(1, "Error"), (137, STATUS_UNKNOWN)]), known(1, "Error"), "that code is made up");
+        assert_eq!(code(&[(0, "Completed"), (2, "Error")]), known(2, "Error"));
+    }
 
     #[test]
     fn late_readiness_reveals_unrecorded_probe() {
