@@ -413,7 +413,8 @@ pub struct Termination {
     pub pre_stop_seconds: Option<u64>,
     /// Grace period of the deletion, in seconds.
     pub grace_period_seconds: u64,
-    /// Exit code of the main container, if seen. With several containers, the first code that is not 0.
+    /// Exit code of the main container, if seen. With several containers, 137 if SIGKILL ended one of them, otherwise the
+    /// first code that is not 0.
     pub exit_code: Option<i32>,
     /// True if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
     pub killed_at_grace_end: Option<bool>,
@@ -519,7 +520,7 @@ pub struct Recommendation {
     pub mode: Mode,
     /// Seconds of preStop sleep; `None` when refused.
     pub pre_stop_seconds: Option<u64>,
-    /// `terminationGracePeriodSeconds`; `None` when refused.
+    /// `terminationGracePeriodSeconds`; for a suggestion, only if the pods' own is too short. `None` when refused.
     pub termination_grace_period_seconds: Option<u64>,
     /// Confidence of the statement, such as 0.95.
     pub confidence: f64,

@@ -20,6 +20,9 @@ use rolldrop_record::{Cause, Stamp};
 pub const MAX_COARSENESS_S: f64 = 0.5;
 /// Difference in seconds between the largest upper and the largest lower bound beyond which the suggestion is a range.
 const MAX_OPEN_S: f64 = 1.0;
+/// Time in seconds that the kubelet leaves an app after its preStop hook (`minimumGracePeriodInSeconds` in
+/// pkg/kubelet/kuberuntime).
+const LEAST_STOPPING_S: u64 = 2;
 /// Share of the requests lost in windows at which losses to starting pods make the bounds too large.
 const COMPETING_SHARE: f64 = 0.05;
 
@@ -120,13 +123,12 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     // Never advise less than the current setting.
     let pre_stop =
         covers_all.filter(|_| refusals.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
-    let stopping =
-        of_mode().map(|(t, _)| t.stopping_seconds).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
-    let grace =
-        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
+    let stopping = stopping_s(of_mode().map(|(t, _)| t));
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
     let suggested = covers_all.filter(|s| has_saved(ground, mode, *s));
+    let raised = pre_stop.or(suggested).and_then(|s| set.longer_grace_s(s, stopping, policy.margin_s));
+    let grace = raised.or(pre_stop.and(stopping).map(|_| set.grace_s));
     // One sleep serves all modes, so a range begins where no window of the run is known to have lasted longer.
     let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0))
         .max(set_sleep_s(ground, |t| t.mode == mode) + 1);
@@ -162,6 +164,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         rollouts,
     };
     (recommendation, Grounds { basis, refusals, narrowing })
+}
+
+/// Returns the longest time from SIGTERM to a pod's exit, in seconds; `None` if it was not seen for every pod.
+pub(crate) fn stopping_s<'a>(mut terminations: impl Iterator<Item = &'a Termination>) -> Option<f64> {
+    terminations.try_fold(0.0f64, |max, t| t.stopping_seconds.map(|s| max.max(s)))
 }
 
 /// Returns the window with the largest upper bound.
@@ -271,21 +278,42 @@ fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Terminatio
     (0..consumers).map(of_consumer).filter(|ends| *ends > 0).min().unwrap_or(0)
 }
 
-/// Current settings of a mode's pods: the largest of each.
+/// Current settings of terminated pods, in seconds: the longest of each.
 #[derive(Clone, Copy, Debug)]
-struct TerminationSettings {
+pub(crate) struct TerminationSettings {
     pre_stop_s: u64,
     grace_s: u64,
+    shortest_grace_s: u64,
+    /// Time that the grace period leaves for stopping after the sleep.
+    rest_s: u64,
 }
 
 impl TerminationSettings {
-    fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
-        let largest =
-            |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
+    pub(crate) fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
+        let seconds = |s: i64| u64::try_from(s).unwrap_or(0);
+        let graces = ends.clone().map(|end| seconds(end.own_grace_s));
+        let sleeps = ends.map(|end| seconds(end.pre_stop_sleep_s.unwrap_or(0)));
         Self {
-            pre_stop_s: largest(&mut ends.clone().filter_map(|end| end.pre_stop_sleep_s)).unwrap_or(0),
-            grace_s: largest(&mut ends.map(|end| end.grace_s)).unwrap_or(0),
+            pre_stop_s: sleeps.clone().max().unwrap_or(0),
+            grace_s: graces.clone().max().unwrap_or(0),
+            shortest_grace_s: graces.clone().min().unwrap_or(0),
+            rest_s: graces.zip(sleeps).map(|(grace, sleep)| grace.saturating_sub(sleep)).max().unwrap_or(0),
         }
+    }
+
+    /// Returns a grace period into which a sleep and the app's stopping fit, if the pods' own is too short. The API
+    /// server refuses a sleep that is longer than the grace period. If it was not seen how long stopping takes, it gets
+    /// as much time as before.
+    pub(crate) fn longer_grace_s(
+        &self,
+        pre_stop_s: u64,
+        stopping_s: Option<f64>,
+        margin_s: u64,
+    ) -> Option<u64> {
+        let stopping = stopping_s.map(|s| stats::ceil_seconds(s) + margin_s);
+        let least = pre_stop_s + stopping.unwrap_or(LEAST_STOPPING_S);
+        let fitting = pre_stop_s + stopping.unwrap_or(self.rest_s.max(LEAST_STOPPING_S));
+        (least > self.shortest_grace_s).then_some(fitting.max(self.grace_s))
     }
 }
 

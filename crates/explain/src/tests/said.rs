@@ -77,6 +77,36 @@ fn advice_starts_from_sleep_of_losing_pods() {
 }
 
 #[test]
+fn advised_sleep_fits_into_grace_period() {
+    let advised = |grace_s: i64, has_upper_bound: bool| {
+        let mut records = three_pods();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.grace_s = grace_s;
+            }
+        }
+        if !has_upper_bound {
+            records.requests.retain(|row| row.scheduled < at(5110));
+        }
+        let Analysis { result, account, .. } = analysed(records);
+        let at_least = account.findings.iter().find_map(|finding| match finding {
+            Finding::Lost {
+                by: Loss::RoutedToDeadPod { sleep: SleepAdvice::AtLeast { grace_s, .. }, .. },
+                ..
+            } => Some(*grace_s),
+            _ => None,
+        });
+        let rec = &result.recommendation[0];
+        (rec.suggested_seconds, rec.termination_grace_period_seconds, at_least)
+    };
+    assert_eq!(advised(30, true), (Some(1), None, None), "the sleep fits");
+    // It was not seen how long the pod takes to stop.
+    assert_eq!(advised(2, true), (Some(1), Some(3), None));
+    assert_eq!(advised(30, false), (None, None, Some(None)));
+    assert_eq!(advised(3, false), (None, None, Some(Some(5))));
+}
+
+#[test]
 fn advice_omits_outlasted_sleep() {
     let result = analysed(many(3)).result;
     let advised = |all: &[Recommendation], terminations: &[Termination]| {

@@ -123,6 +123,8 @@ pub struct PodEnd {
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
+    /// The pod's own grace period, in seconds, which a deletion may override.
+    pub own_grace_s: i64,
     /// Shortest grace period among the pod's deletions, in seconds; a later deletion may shorten it.
     pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
@@ -136,7 +138,7 @@ pub struct PodEnd {
     pub workload: Option<OwningWorkload>,
     /// Observed stages.
     pub stages: Stages,
-    /// Exit code of the main containers: the first that is not 0.
+    /// Exit code of the main containers: 137 if one was killed, otherwise the first that is not 0.
     pub exit_code: Option<i32>,
     /// Reason that the kubelet reports with the exit code.
     pub exit_reason: Option<String>,

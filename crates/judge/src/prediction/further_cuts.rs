@@ -57,7 +57,7 @@ pub fn further_cuts(analysis: &Analysis) -> Vec<FurtherCut> {
     };
     let mut cuts: Vec<FurtherCut> = had.iter().map(current).collect();
     if let (Ok(further), Some(&(Some(pre_stop_s), grace_s))) = (&further, had.last()) {
-        let advised = further.advised(pre_stop_s.max(advised_sleep_s(result)), grace_s);
+        let advised = further.advised(advised_sleep_s(result), (pre_stop_s, grace_s));
         cuts.extend(
             Some(advised).filter(|it| (it.pre_stop_s, it.grace_s) != (Some(pre_stop_s), Some(grace_s))),
         );
@@ -103,14 +103,17 @@ impl FurtherTermination {
         }
     }
 
-    /// Predicts the cuts with the smallest settings that cut few streams and are no shorter than the given ones.
-    fn advised(&self, sleep_s: u64, grace_s: u64) -> FurtherCut {
+    /// Predicts the cuts with the smallest settings that cut few streams and are no shorter than the current ones, nor
+    /// than the sleep that the windows call for. The sleep fits into the grace period.
+    fn advised(&self, for_windows_s: u64, (set_s, grace_s): (u64, u64)) -> FurtherCut {
+        let sleep_s = set_s.max(for_windows_s);
         let least = if self.served_s.is_finite() {
-            let sleep = self.record.least_sleep(MAX_CUT, CONFIDENCE);
-            sleep.map(|least_s| (least_s.max(sleep_s), grace_s + least_s.saturating_sub(sleep_s)))
+            let sleep = self.record.least_sleep(MAX_CUT, CONFIDENCE).map(|least_s| least_s.max(sleep_s));
+            sleep.map(|sleep_s| (sleep_s, grace_s + sleep_s - set_s))
         } else {
             let grace = self.record.least_grace(sleep_s as f64, MAX_CUT, CONFIDENCE);
-            grace.map(|least_s| (sleep_s, least_s.max(grace_s)))
+            let fitting_s = if sleep_s > 0 { sleep_s + 1 } else { 0 };
+            grace.map(|least_s| (sleep_s, least_s.max(grace_s).max(fitting_s)))
         };
         let settings = SettingsOrigin::Advised;
         match least {

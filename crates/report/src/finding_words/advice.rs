@@ -34,19 +34,23 @@ pub(crate) const fn manner(mode: Mode) -> &'static str {
 /// (suggested by 6 terminations of 1 rollout, not proven)`; `None` if no sleep is recommended.
 pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> {
     let (of, how) = (manner(recommendation.mode), rests_on(recommendation));
+    let grace = recommendation.termination_grace_period_seconds;
+    let grace = grace.map_or_else(String::new, |s| format!(" with terminationGracePeriodSeconds {s}"));
     if let Some(proven) = recommendation.pre_stop_seconds {
         return Some(format!(
-            "a preStop sleep of {proven} s for pods that end {of} (recommended, based on {how})"
+            "a preStop sleep of {proven} s{grace} for pods that end {of} (recommended, based on {how})"
         ));
     }
     let to = recommendation.suggested_seconds?;
     Some(match (recommendation.suggested_from_seconds, &recommendation.narrowed_by) {
         (Some(from), narrowed) => format!(
-            "a preStop sleep between {from} and {to} s for pods that end {of} (suggested by {how}, not proven: {})",
+            "a preStop sleep between {from} and {to} s{grace} for pods that end {of} (suggested by {how}, not proven: {})",
             narrowed.as_deref().unwrap_or_default()
         ),
         (None, _) => {
-            format!("a preStop sleep of {to} s for pods that end {of} (suggested by {how}, not proven)")
+            format!(
+                "a preStop sleep of {to} s{grace} for pods that end {of} (suggested by {how}, not proven)"
+            )
         }
     })
 }

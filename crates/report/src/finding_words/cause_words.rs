@@ -164,7 +164,7 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
             format!("{}{sleep}, {serves_on}", repair(hook))
         }
         SleepAdvice::ProbeFirst { probe, requests } => probe_first(*probe, *requests),
-        SleepAdvice::AtLeast { hook, at_least_s, dns } => {
+        SleepAdvice::AtLeast { hook, at_least_s, dns, grace_s } => {
             let longer = at_least_s.map_or_else(String::new, |s| format!(", longer than {s:.3} s"));
             let dns = match dns {
                 Some(DnsTtl::Known(ttl_s)) => {
@@ -173,7 +173,12 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
                 Some(DnsTtl::Unknown) => " and the TTL for which clients cache DNS answers".to_owned(),
                 None => String::new(),
             };
-            format!("{}a preStop sleep that outlasts the windows{longer}{dns}, {serves_on}", repair(hook))
+            let grace = grace_s.map(|s| format!(", with terminationGracePeriodSeconds {s} or more"));
+            let grace = grace.unwrap_or_default();
+            format!(
+                "{}a preStop sleep that outlasts the windows{longer}{dns}{grace}, {serves_on}",
+                repair(hook)
+            )
         }
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::setup::Setup;
 use super::{Finding, FindingsInput, JudgedRequest, Recommendation};
-use crate::conclude::recommend;
+use crate::conclude::recommend::{self, TerminationSettings};
 use crate::count::sums::came_on_kept_connection;
+use crate::math::stats;
 use crate::model::account::{
     CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
     OnEachNode, PreStopHooks, ShortDrain, SigtermCut, SleepAdvice, TrafficPolicyKind,
@@ -133,7 +134,13 @@ fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     let at_least_s = set.max(seen).max(ttl_s);
     // Round up so that the figure is not below the bound it represents.
     let at_least_s = (at_least_s > 0.0).then(|| (at_least_s * 1e3).ceil() / 1e3);
-    SleepAdvice::AtLeast { hook, at_least_s, dns }
+    let grace_s = at_least_s.and_then(|s| {
+        let stopping_s = recommend::stopping_s(known.terminations.iter());
+        let set = TerminationSettings::of(known.timeline.ends.iter());
+        // A longer sleep has at least one second more.
+        set.longer_grace_s(stats::ceil_seconds(s) + 1, stopping_s, known.timeline.info.policy.margin_s)
+    });
+    SleepAdvice::AtLeast { hook, at_least_s, dns, grace_s }
 }
 
 /// Returns how long clients of a headless Service cache a DNS response.

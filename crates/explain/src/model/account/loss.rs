@@ -117,8 +117,8 @@ pub enum SleepAdvice {
     Advised { hook: HookRepair, mode: Mode },
     /// Starting pods lost so many requests that the windows are unknown.
     ProbeFirst { probe: Probe, requests: u64 },
-    /// A sleep longer than this, in seconds, if known.
-    AtLeast { hook: HookRepair, at_least_s: Option<f64>, dns: Option<DnsTtl> },
+    /// A sleep longer than this, in seconds, if known; with at least this grace period, if the pods' own is too short.
+    AtLeast { hook: HookRepair, at_least_s: Option<f64>, dns: Option<DnsTtl>, grace_s: Option<u64> },
 }
 
 /// Change that the hook needs before the length of its sleep matters.

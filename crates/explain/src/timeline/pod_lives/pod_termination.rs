@@ -52,6 +52,7 @@ impl<'a> TerminationSearch<'a> {
             own: matches!(kind, TerminationKind::Own(..)),
             t0,
             grace_s,
+            own_grace_s: pod.last.grace_s,
             shortest_grace_s: grace_s.min(pod.running_grace_s.unwrap_or(grace_s)),
             pre_stop_sleep_s: pod.pre_stop_sleep_s(),
             hook_sleep_s: pod.hook_sleep_s(),

@@ -57,6 +57,19 @@ fn sufficient_settings_are_not_recommended_again() {
 }
 
 #[test]
+fn advised_sleep_fits_into_grace_period() {
+    let advised = |mut analysis: Analysis| {
+        analysis.steady = Some(steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]));
+        let rec = &mut analysis.result.recommendation[0];
+        (rec.pre_stop_seconds, rec.suggested_seconds) = (None, Some(40));
+        settings(&further_cuts(&analysis)).pop()
+    };
+    assert_eq!(advised(drained()), Some((SettingsOrigin::Advised, Some(40), Some(41))));
+    // An app that cuts its streams keeps its 15 s.
+    assert_eq!(advised(run()), Some((SettingsOrigin::Advised, Some(40), Some(55))));
+}
+
+#[test]
 fn unknown_cuts_report_reason() {
     let why = |change: fn(&mut Analysis)| {
         let mut analysis = drained();

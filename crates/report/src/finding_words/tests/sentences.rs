@@ -277,7 +277,8 @@ fn zero_loss_bound_counts_independent_pods() {
 #[test]
 fn loss_findings_include_remedy() {
     let lost = |by| sentences(&Finding::Lost { requests: 2, by }, &told(three_pods()));
-    let sleep = SleepAdvice::AtLeast { hook: HookRepair::Unneeded, at_least_s: None, dns: None };
+    let sleep =
+        SleepAdvice::AtLeast { hook: HookRepair::Unneeded, at_least_s: None, dns: None, grace_s: None };
     let remedy = lost(Loss::GatewayNoServer { sleep }).remedy;
     assert!(remedy.contains("healthCheckNodePort") && remedy.contains("(fall)"), "{remedy}");
     let doubts = vec![(Doubt::PodWasWell, 1), (Doubt::NothingNear, 1)];
