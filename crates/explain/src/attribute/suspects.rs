@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::attribute::cause_decision::{Explanation, ROUND_TRIP_NS};
 use crate::model::{CandidateReason, TerminationCandidate};
@@ -16,14 +17,14 @@ use crate::route::LAG_NS;
 use crate::route::arrivals::{ArrivalTail, ending, silence_s};
 use crate::route::death::Death;
 use crate::route::facts::Facts;
-use crate::route::gateway::{self, Gateway, is_gateways};
+use crate::route::gateway::{self, Gateway, TABLE_AGE_NS, is_gateways};
 use crate::route::tries::Tries;
 use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::endpoint_history::Scope;
-use crate::timeline::{PodEnd, PodLife, Request, Timeline};
+use crate::timeline::{PodEnd, PodLife, Request, Timeline, UnwatchedPeriod};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
-use rolldrop_record::{Outcome, RequestRow};
+use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// Probability that a listening pod stays silent for longer than the time within which it should have accepted a
 /// connection.
@@ -128,8 +129,8 @@ pub(crate) struct Suspects<'a> {
     lost: Vec<usize>,
     /// Position of each lost connection, by its index, among the [tries](Facts::tries) of its target; by target.
     places: Vec<HashMap<usize, usize>>,
-    /// True if the pod is an endpoint of the target, as far as is known; by termination and target.
-    serves: Vec<Vec<bool>>,
+    /// Time until which the target may have routed to the pod ([`routable_until`]), by termination and target.
+    routable: Vec<Vec<Option<Stamp>>>,
     /// Endpoints that a target's connections can reach, by target.
     scopes: Vec<Scope>,
     /// True if a Service proxy's rules route to the target's pods, as far as is known; by target.
@@ -147,19 +148,22 @@ impl<'a> Suspects<'a> {
         let places = |tries: &Tries| {
             tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect()
         };
-        let serves = |end: &PodEnd| {
-            let of = |scope: &Scope| {
-                let states = timeline.endpoints.usable(scope);
-                states.is_empty() || states.iter().any(|state| state.holds(&end.pod))
+        let routable = |end: &PodEnd| {
+            let of = |(target, scope): (&Target, &Scope)| match target.balances {
+                // The target's Service may be the gateway's own.
+                Balances::Requests => {
+                    routable_until(facts, end, &Scope::default(), Some(seconds(TABLE_AGE_NS)))
+                }
+                Balances::Connections => routable_until(facts, end, scope, lag_s(timeline, target)),
             };
-            scopes.iter().map(of).collect()
+            targets.iter().zip(&scopes).map(of).collect()
         };
         Self {
             facts,
             timeline,
             lost,
             places: tries.iter().map(places).collect(),
-            serves: timeline.ends.iter().map(serves).collect(),
+            routable: timeline.ends.iter().map(routable).collect(),
             scopes,
             has_rules: targets.iter().map(|target| has_rules(target, &timeline.info.cluster)).collect(),
         }
@@ -211,7 +215,7 @@ impl<'a> Suspects<'a> {
         let mut candidates = Vec::new();
         for (termination, death) in known.deaths.iter().enumerate() {
             let tail = &known.tails[termination][target];
-            if self.serves[termination][target] && self.may_be(termination, target, tail, death, r) {
+            if self.may_be(termination, target, tail, death, r) {
                 let share = weight(r, death, tail, place);
                 candidates.push(TerminationCandidate { termination, share, why: why(&r.row) });
             }
@@ -282,7 +286,11 @@ impl<'a> Suspects<'a> {
             let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
             TerminationCandidate { termination, share, why: CandidateReason::Gateway }
         };
-        let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
+        let is_routable = |termination: &usize| {
+            let until = self.routable[*termination][target];
+            until.is_some_and(|until| sent.shifted_ns(-r.uncertainty_ns) <= until)
+        };
+        let candidates = gateway.candidates(&r.row).into_iter().filter(is_routable).map(candidate).collect();
         let mut found = Explanations { candidates, ..Explanations::default() };
         found.normalise();
         found
@@ -305,15 +313,19 @@ impl<'a> Suspects<'a> {
         } else {
             tail.routed_until(end)
         };
+        let Some(routable) = self.routable[termination][target] else { return false };
         // A pod that was still running when a connect began would have accepted it.
         let met = match is_no_connection(&r.row) {
             true => r.begun().shifted_ns(r.uncertainty_ns),
             false => r.row.end.shifted_ns(r.uncertainty_ns),
         };
         let has_accepted_since = || tail.last_accepted.is_some_and(|at| at > met);
+        let begun = r.begun().shifted_ns(-r.uncertainty_ns);
         met >= death.earliest
+            // A pod that is down may still answer on kept connections.
+            && (r.row.conn_reused || begun <= routable)
             && !(is_no_connection(&r.row) && has_accepted_since())
-            && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
+            && until.is_none_or(|until| begun <= until)
     }
 
     /// Returns the weight of a starting pod whose probe has succeeded, which shows that it listens. A rule change
@@ -376,6 +388,43 @@ impl<'a> Suspects<'a> {
         let before = changes.partition_point(|at| *at <= r.begun());
         before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
     }
+}
+
+/// Returns the time until which requests may have been routed to a pod that ended, as the slices show: without a limit
+/// if they listed it when its termination began, and until `lag_s` after they dropped it if it was down by then; `None`
+/// if it was never a usable endpoint.
+fn routable_until(facts: &Facts<'_>, end: &PodEnd, scope: &Scope, lag_s: Option<f64>) -> Option<Stamp> {
+    let (timeline, always) = (facts.timeline, Stamp::from_unix_ns(i64::MAX));
+    let Some(number) = timeline.pods.iter().position(|life| life.uid == end.uid) else { return Some(always) };
+    let (life, gone) = (&timeline.pods[number], end.gone().unwrap_or(always));
+    let states = timeline.endpoints.usable(scope);
+    if states.is_empty() {
+        let may_serve = life.ready.is_some() || facts.first_served[number].is_some();
+        return may_serve.then_some(always);
+    }
+    let is_hidden = |gap: &UnwatchedPeriod| !gap.is_of_pods() && gap.from <= gone && gap.to >= life.created;
+    if timeline.endpoints.was_usable(scope, &end.pod, end.t0.earliest, gone)
+        || timeline.gaps.iter().any(is_hidden)
+    {
+        return Some(always);
+    }
+    let before = &states[..states.partition_point(|state| state.from <= end.t0.earliest)];
+    let last = before.iter().rposition(|state| state.holds(&end.pod))?;
+    // An earlier pod may have had the name.
+    let dropped = before.get(last + 1).map(|state| state.from).filter(|at| *at > life.created)?;
+    Some(lag_s.map_or(always, |lag_s| dropped + Duration::from_secs_f64(lag_s)))
+}
+
+/// Returns the time, in seconds, for which a target's connections may still be routed to an endpoint that the slices
+/// dropped; `None` if it is not known.
+fn lag_s(timeline: &Timeline, target: &Target) -> Option<f64> {
+    let cached_s = timeline.period_s(target);
+    let is_known = cached_s.is_some() || target.routing != Some(Routing::Dns);
+    is_known.then(|| seconds(LAG_NS) + cached_s.unwrap_or(0.0))
+}
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
 }
 
 /// Returns the weight of a pod's termination as the explanation of a lost request: how well the two fit.

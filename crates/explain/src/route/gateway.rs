@@ -57,7 +57,7 @@ const ANSWERED_MARGIN_NS: i64 = 100_000_000;
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// Maximum age of a gateway's endpoint table, which may list endpoints that are gone, or lack existing ones, for this
 /// long.
-const TABLE_AGE_NS: i64 = 5_000_000_000;
+pub(crate) const TABLE_AGE_NS: i64 = 5_000_000_000;
 /// Maximum delay before a gateway applies endpoint changes after its last update: Traefik's
 /// `providersThrottleDuration`.
 const THROTTLE_NS: i64 = 2_000_000_000;

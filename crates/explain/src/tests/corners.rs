@@ -88,6 +88,60 @@ fn undeleted_pod_window_needs_no_sleep() {
     assert_eq!(covered[..2], [(0, 1), (1, 1)], "{:?}", result.what_if);
 }
 
+/// Makes the app of `c` stop at 0.5 s, after which its endpoint is not ready, deletes the pod at 4 s, and refuses one
+/// connection per second from 6 s on, though no pod ends then.
+fn down_pod(was_ready: bool) -> Records {
+    let mut service = Service::new(if was_ready { &["a", "b", "c"] } else { &["a", "b"] });
+    if was_ready {
+        service.slice(500, &["a", "b"], &[]);
+        service.rules(550, &["a", "b"]);
+    }
+    delete(&mut service.records, 4000, "c");
+    service.load(100, Naming::Nothing, 1);
+    let mut records = service.records;
+    records.events.push(pod_event(if was_ready { 500 } else { 1000 }, "c", Change::Applied));
+    records.events.sort_by_key(|event| event.at);
+    for event in &mut records.events {
+        if let EventKind::Pod(pod) = &mut event.kind {
+            pod.ready = pod.name != "c" || event.at < at(500);
+        }
+    }
+    for row in records.requests.iter_mut().filter(|row| row.scheduled >= at(6000)).step_by(100) {
+        row.outcome = Outcome::ConnectRefused;
+        (row.connected, row.sent) = (None, None);
+    }
+    records
+}
+
+#[test]
+fn down_pod_takes_no_blame_for_later_losses() {
+    let dropped = |mut records: Records, balances: Balances| {
+        records.info.targets[0].balances = balances;
+        if balances == Balances::Requests {
+            for row in records.requests.iter_mut().filter(|row| row.outcome != Outcome::Ok) {
+                (row.outcome, row.status) = (Outcome::HttpError, Some(502));
+                (row.connected, row.sent) = (row.connect_start, row.connect_start);
+            }
+        }
+        let result = analysed(records).result;
+        assert_eq!((result.terminations.len(), result.requests.dropped), (1, 4));
+        result.terminations[0].requests.dropped.at_most
+    };
+    let unwatched = |mut records: Records| {
+        records.events.retain(|event| !matches!(event.kind, EventKind::EndpointSlice(_)));
+        records
+    };
+    for balances in [Balances::Connections, Balances::Requests] {
+        for (what, records) in [
+            ("not ready before", down_pod(true)),
+            ("never ready", down_pod(false)),
+            ("never ready, without slices", unwatched(down_pod(false))),
+        ] {
+            assert_eq!(dropped(records, balances), 0, "{what}, {balances:?}");
+        }
+    }
+}
+
 #[test]
 fn lagging_load_generator_invalidates_run() {
     let mut records = three_pods();

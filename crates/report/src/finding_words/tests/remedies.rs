@@ -220,6 +220,28 @@ fn recreate_remedy_changes_strategy() {
     }
 }
 
+#[test]
+fn remedy_includes_fitting_grace_period() {
+    let of = |has_upper_bound: bool| {
+        let mut records = three_pods();
+        for event in &mut records.events {
+            if let EventKind::Pod(pod) = &mut event.kind {
+                pod.grace_s = 2;
+            }
+        }
+        records.requests.retain(|row| has_upper_bound || row.scheduled < at(5110));
+        told(records)
+    };
+    let suggested = of(true);
+    let with = "a preStop sleep of 1 s with terminationGracePeriodSeconds 3 for pods that end one at a time";
+    assert!(remedy(&suggested, Cause::RoutedToDeadPod).starts_with(with), "{:?}", suggested.findings);
+    let yaml = crate::words::yaml(&suggested.recommendation[0], "v1.36.2");
+    assert!(yaml[1].starts_with("terminationGracePeriodSeconds: 3 "), "{yaml:?}");
+    let at_least = of(false);
+    let with = ", with terminationGracePeriodSeconds 4 or more, or an app";
+    assert!(remedy(&at_least, Cause::RoutedToDeadPod).contains(with), "{:?}", at_least.findings);
+}
+
 /// Makes pod `b`, which sleeps for 3 s, end without being deleted, and sets when its grace period begins.
 fn undeleted(began_ms: i64, change: impl Fn(&mut PodEvent)) -> Records {
     let mut records = three_pods();
