@@ -47,8 +47,11 @@ const MARGIN_NS: i64 = 10 * SECOND_NS;
 const BACKGROUND_NS: i64 = 600 * SECOND_NS;
 /// Time after which lost attempts, and pods that are gone, are forgotten.
 const KEPT_NS: i64 = 720 * SECOND_NS;
-/// Time after which other attempts are forgotten, unless a terminating pod may have received them.
+/// Time after which other attempts are forgotten, unless a terminating pod may have received them. Also the time after
+/// its grace period in which a pod must be gone: attempts are not kept any longer for one that does not end.
 const RECENT_NS: i64 = 180 * SECOND_NS;
+/// Maximum number of attempts, of 32 bytes each, to keep for pods that were deleted longer than [`RECENT_NS`] ago.
+const MOST_HELD: usize = 8_000_000;
 /// Number of events to keep for each pod. A pod that changes more often keeps changing in the same way.
 const EVENTS_KEPT: usize = 24;
 /// Number of samples of the API server's clock to keep.
@@ -103,6 +106,8 @@ struct PodHistory {
     ready: Option<Stamp>,
     /// Time at which the watch first showed the pod as being deleted.
     deleting: Option<Stamp>,
+    /// Time at which the longest grace period of its deletions is over.
+    due: Option<Stamp>,
     gone: Option<Stamp>,
     /// True if the pod's termination has been explained.
     is_explained: bool,
@@ -116,7 +121,9 @@ impl PodHistory {
             self.ready.get_or_insert(at);
         }
         if event.deletion_timestamp.is_some() || event.change == Change::Deleted {
-            self.deleting.get_or_insert(at);
+            let deleting = *self.deleting.get_or_insert(at);
+            let grace_ns = event.deletion_grace_s.unwrap_or(event.grace_s).saturating_mul(SECOND_NS);
+            self.due = self.due.max(Some(deleting.shifted_ns(grace_ns)));
         }
         if event.change == Change::Deleted {
             self.gone = Some(at);
@@ -273,8 +280,10 @@ impl GatewayTraffic {
         let needed = self.needed_from(now);
         let before = now.shifted_ns(-KEPT_NS).min(needed);
         let journals = self.journals.all();
-        self.attempts
-            .forget_before(needed, before, |source: &Arc<str>| clock_in(&self.clocks, &journals, source));
+        let offset = |source: &Arc<str>| clock_in(&self.clocks, &journals, source);
+        let unexplained = self.pods.values().filter(|pod| pod.deleting.is_some() && !pod.is_explained);
+        let asked_for = unexplained.filter_map(|pod| pod.address).collect();
+        self.attempts.forget_before(needed, before, &asked_for, offset);
         self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.services.forget_before(before);
@@ -290,9 +299,10 @@ impl GatewayTraffic {
     /// explained yet.
     fn needed_from(&self, now: Stamp) -> Stamp {
         let may_be_unexplained = |pod: &&PodHistory| {
-            !pod.is_explained && pod.gone.is_none_or(|gone| now.ns_since(gone) <= RECENT_NS)
+            !pod.is_explained && pod.gone.or(pod.due).is_none_or(|over| now.ns_since(over) <= RECENT_NS)
         };
-        let deleting = self.pods.values().filter(may_be_unexplained).filter_map(|pod| pod.deleting).min();
+        let unexplained = self.pods.values().filter(|_| self.attempts.len() <= MOST_HELD);
+        let deleting = unexplained.filter(may_be_unexplained).filter_map(|pod| pod.deleting).min();
         deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
 
@@ -341,13 +351,16 @@ impl GatewayTraffic {
             return Ok(None);
         };
         let (consumers, journals) = self.witnesses(&end.uid, address, &self.services_of(pod));
+        if consumers.is_empty() {
+            return Ok(None);
+        }
         let gone = pod.gone.or(end.ended_ns).unwrap_or(end.t0_latest_ns);
         let t0 = end.t0_earliest_ns;
         let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
         let period = TimeSpan { from: t0.shifted_ns(-BEFORE_NS), until: span.until };
         let clock = |source: &Arc<str>| clock_in(&self.clocks, &journals, source);
         let chosen = self.attempts.choose(&consumers, period, clock);
-        let (log, rows) = (self.log(&chosen, period, journals.first().copied()), Arc::new(chosen));
+        let (log, rows) = (self.log(&end.uid, &chosen, period, journals.first().copied()), Arc::new(chosen));
         let fates = Arc::clone(&rows);
         let ending = TimeSpan { from: t0, until: gone };
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
@@ -496,9 +509,15 @@ impl GatewayTraffic {
         self.pods.values().filter_map(well).collect()
     }
 
-    /// Returns the record of a run whose load sources are the gateways or, if only a sidecar shows the requests, its
-    /// journal.
-    fn log(&self, chosen: &ChosenAttempts, period: TimeSpan, journal: Option<&PodJournal>) -> RunLog {
+    /// Returns the record of a run in which the pod with UID `ending` ends. Its load sources are the gateways or, if only
+    /// a sidecar shows the requests, its journal.
+    fn log(
+        &self,
+        ending: &str,
+        chosen: &ChosenAttempts,
+        period: TimeSpan,
+        journal: Option<&PodJournal>,
+    ) -> RunLog {
         let sources = chosen.logs().map(|(name, uncertainty_ns)| Source {
             name: name.to_string(),
             role: Role::Load,
@@ -518,15 +537,18 @@ impl GatewayTraffic {
         });
         let addresses = chosen.addresses();
         let services = chosen.at_services(period);
-        let is_reached = |pod: &&PodHistory| {
+        let is_reached = |(uid, pod): &(&String, &PodHistory)| {
             pod.shown().is_some_and(|(of, address)| {
                 let is_behind = |number| self.services.has_pod(number, &of.namespace, &of.name, address);
-                addresses.contains(&address) || services.keys().copied().any(is_behind)
+                *uid == ending || addresses.contains(&address) || services.keys().copied().any(is_behind)
             })
         };
-        let pods = self.pods.values().filter(is_reached).flat_map(|pod| &pod.events);
+        let pods = self.pods.iter().filter(is_reached).flat_map(|(_, pod)| &pod.events);
+        // A run tells pods apart by their names. Here, pods of several namespaces may share one, and a StatefulSet gives
+        // a pod's name to the next pod while gateways still use the last one.
+        let named_by_uid = |pod: &PodEvent| PodEvent { name: pod.uid.clone(), ..pod.clone() };
         let mut events: Vec<Event> = pods
-            .map(|(at, pod)| Event::new(*at, COORDINATOR, EventKind::Pod(pod.clone())))
+            .map(|(at, pod)| Event::new(*at, COORDINATOR, EventKind::Pod(named_by_uid(pod))))
             .chain(self.samples.iter().cloned())
             .collect();
         let load = EventKind::LoadStarted { rate: 0.0, duration_s: 0.0, warmup_s: 0.0 };

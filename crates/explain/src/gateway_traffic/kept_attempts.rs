@@ -173,6 +173,11 @@ impl KeptAttempts {
         reached
     }
 
+    /// Returns the number of attempts.
+    pub(super) fn len(&self) -> usize {
+        self.attempts.len()
+    }
+
     fn number_of(&mut self, key: ConsumerKey) -> Consumer {
         let next = Consumer::try_from(self.consumers.len()).unwrap_or(Consumer::MAX);
         *self.numbers.entry(key).or_insert_with_key(|key| {
@@ -182,11 +187,13 @@ impl KeptAttempts {
     }
 
     /// Forgets attempts that ended before `before`. Attempts that lost their requests, and the consumers that used an
-    /// address, are forgotten only from before `lost_before`. `offset` returns the offset of a log's clock.
+    /// address, are forgotten only from before `lost_before`, and the consumers of `asked_for` not at all. `offset`
+    /// returns the offset of a log's clock.
     pub(super) fn forget_before(
         &mut self,
         before: Stamp,
         lost_before: Stamp,
+        asked_for: &HashSet<IpAddr>,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
     ) {
         let mut offsets_ns: HashMap<Consumer, i64> = HashMap::new();
@@ -199,7 +206,12 @@ impl KeptAttempts {
                 attempts.pop_front();
             }
         }
-        self.used.retain(|_, consumers| {
+        self.used.retain(|upstream, consumers| {
+            if let Upstream::Pod(number) = upstream
+                && asked_for.contains(&self.addresses.address(*number))
+            {
+                return true;
+            }
             consumers.retain(|consumer, last| corrected(*last, *consumer) >= lost_before);
             !consumers.is_empty()
         });

@@ -3,6 +3,7 @@
 mod journal_rows;
 mod mangled_logs;
 mod pooled_losses;
+mod reused_names;
 mod rolling_service;
 mod service_lines;
 
@@ -534,6 +535,47 @@ fn long_termination_keeps_its_first_losses() {
     world.delete_until(100_000, "b", 1_500_000, 3_600);
     let (_, traffic) = world.explain(1_600_000);
     assert_eq!(traffic.lost, Bounded::exactly(25), "{traffic:?}");
+}
+
+/// Its node is lost, or a finalizer keeps it.
+#[test]
+fn pod_that_does_not_end_holds_no_lines() {
+    let mut world = World::new();
+    let pod = world.pods.get_mut("c").unwrap();
+    pod["change"] = "applied".into();
+    pod["deletion_grace_s"] = 30.into();
+    pod["deletion_timestamp"] = json!(at(130_000));
+    let stuck = pod.clone();
+    let mut kept = Vec::new();
+    for n in 0..60_000 {
+        let ms = n * 50;
+        match ms {
+            100_000 => world.show(ms, "c"),
+            2_000_000 => world.delete(ms, "b"),
+            _ => {}
+        }
+        match ms {
+            2_000_500.. => world.log(ms, 200, fine("10.0.0.1")),
+            2_000_100.. => world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]),
+            _ => world.log(ms, 200, fine(["10.0.0.2", "10.0.0.3"][usize::try_from(n % 2).unwrap()])),
+        }
+        if ms % 10_000 == 0 {
+            world.traffic.forget_before(at(ms));
+            kept.push(world.traffic.attempts.len());
+        }
+        if ms == 2_080_000 {
+            let (_, traffic) = world.explain(ms);
+            assert_eq!((traffic.lost, &traffic.gaps[..]), (Bounded::exactly(8), &[][..]), "{traffic:?}");
+        }
+    }
+    // Lines are kept for 3 minutes before the deletion, and for 3 minutes and a half after it.
+    assert!(kept.iter().all(|kept| *kept <= 400 * 20), "{kept:?}");
+    world.pods.insert("c", stuck);
+    world.pods.get_mut("c").unwrap()["change"] = "deleted".into();
+    world.show(3_000_000, "c");
+    let (end, traffic) = world.explain(3_080_000);
+    let [gap] = &traffic.gaps[..] else { panic!("{traffic:?}") };
+    assert_eq!((gap.from_ns, gap.why.as_deref()), (end.t0_earliest_ns, Some(UNKNOWN)), "{gap:?}");
 }
 
 #[test]
