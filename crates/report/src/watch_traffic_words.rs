@@ -10,9 +10,6 @@ use rolldrop_explain::model::{
 
 use super::format::{bounded, count, counted, either, list, seconds};
 
-/// Causes of losses that a longer preStop sleep avoids.
-const AVOIDED_BY_SLEEP: [Cause; 3] =
-    [Cause::GatewayToDeadPod, Cause::RoutedToDeadPod, Cause::AcceptQueueReset];
 /// Minimum share of a window's upper bound that makes the width of t0 worth mentioning.
 const WIDE: f64 = 0.1;
 
@@ -44,7 +41,8 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
             }
         });
     }
-    let is_needed = AVOIDED_BY_SLEEP.iter().any(|cause| traffic.by_cause.contains_key(cause));
+    let is_needed = end.mode != WatchedMode::NodeShutdown
+        && traffic.by_cause.keys().any(|cause| cause.is_helped_by_sleep());
     parts.extend(traffic.windows.iter().filter_map(|of| match of.is_unresolved() {
         true => is_needed.then(|| {
             let why = unresolved_because(&UnresolvedWindow::of(end, traffic));
@@ -198,9 +196,18 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
     if traffic.surely_lost() == 0 && traffic.lost_without_background == 0 {
         return Vec::new();
     }
-    let lost_by = |causes: &[Cause]| causes.iter().any(|cause| traffic.by_cause.contains_key(cause));
+    let of_causes = traffic.by_cause.iter();
+    let helped_by_sleep =
+        of_causes.filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, lost)| lost.at_most);
     let mut remedies = Vec::new();
-    if lost_by(&AVOIDED_BY_SLEEP) {
+    if traffic.lost_by_shutdowns.at_most > 0 {
+        remedies.push(
+            "A node's shutdown ends pods without deleting them, so gateways use them until they have ended, however long \
+             they sleep: drain the node first."
+                .to_owned(),
+        );
+    }
+    if helped_by_sleep.sum::<u64>() > traffic.lost_by_shutdowns.at_most {
         remedies.push(match (&traffic.longest_window, &traffic.unresolved_window) {
             (Some(longest), _) => sleep(longest),
             (None, Some(window)) => format!(
@@ -232,7 +239,7 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if lost_by(&[Cause::RefusedWhileEnding]) {
+    if traffic.by_cause.contains_key(&Cause::RefusedWhileEnding) {
         remedies.push(
             "Some pods refused requests while terminating: the app should serve normally until gateways no longer \
              use it."
@@ -250,25 +257,29 @@ fn sleep(longest: &LongestWindow) -> String {
         WatchedMode::ScaleDown => "a scale-down",
         WatchedMode::Eviction => "an eviction",
         WatchedMode::Drain => "a drain",
-        WatchedMode::NodeShutdown => {
-            return format!(
-                "In a node shutdown, {consumer} used a pod for at least {} s after its end began: no preStop sleep helps, \
-                 because the pod is not deleted and its endpoint stays ready until it has ended. Drain the node first \
-                 (kubectl drain), and run replicas on several nodes.",
-                seconds(*lower_s)
-            );
-        }
+        WatchedMode::NodeShutdown => "a node shutdown",
         WatchedMode::Other => "a deletion",
     };
     let used =
         format!("In {mode}, {consumer} used a pod for at least {} s after its deletion", seconds(*lower_s));
-    let slept = pre_stop_sleep_s.filter(|slept| *slept > 0);
+    let slept = pre_stop_sleep_s.filter(|slept| *slept > 0 && *slept as f64 >= least);
     match (slept, upper_s) {
-        (Some(slept), _) if slept as f64 >= least => format!(
-            "{used}, and pods sleep for {slept} s. The sleep does not explain the losses: `rolldrop tune` measures what \
-             does."
+        (Some(slept), Some(upper_s)) if slept as f64 >= *upper_s => format!(
+            "{used} and at most {} s, and pods sleep for {slept} s. The sleep does not explain the losses: `rolldrop tune` \
+             measures what does.",
+            seconds(*upper_s)
         ),
-        (_, Some(upper_s)) => {
+        (Some(slept), Some(upper_s)) => format!(
+            "{used} and at most {} s, and pods sleep for {slept} s, which may be too short: {} s are enough for that \
+             use.",
+            seconds(*upper_s),
+            upper_s.ceil()
+        ),
+        (Some(slept), None) => format!(
+            "{used}, and pods sleep for {slept} s, which may be too short. How long a sleep must be is not known until \
+             one outlasts that use."
+        ),
+        (None, Some(upper_s)) => {
             let most = upper_s.ceil().max(least);
             let range = if most > least { format!("{least} to {most} s") } else { format!("{least} s") };
             // With an exact time of the deletion, the range might be narrower.
@@ -283,7 +294,7 @@ fn sleep(longest: &LongestWindow) -> String {
                 seconds(*upper_s)
             )
         }
-        (_, None) => format!(
+        (None, None) => format!(
             "{used}: a preStop sleep of {least} s or more is needed. How much more is not known until a sleep outlasts \
              that use."
         ),
@@ -494,13 +505,17 @@ mod tests {
                 "is not resolved, as the deletion is known only to within 0.800 s (add --beats).",
             ),
             (unresolved(true), "is not resolved, as the deletion is known only to within 0.800 s."),
-            (lost(dead, Some(longest(None, Some(5)))), "and pods sleep for 5 s. The sleep does not explain"),
             (
-                lost(
-                    dead,
-                    Some(LongestWindow { mode: WatchedMode::NodeShutdown, ..longest(Some(4.0), Some(5)) }),
-                ),
-                "no preStop sleep helps, because the pod is not deleted",
+                lost(dead, Some(longest(Some(3.2), Some(5)))),
+                "and at most 3.200 s, and pods sleep for 5 s. The sleep does not explain the losses",
+            ),
+            (
+                lost(dead, Some(longest(Some(5.2), Some(5)))),
+                "pods sleep for 5 s, which may be too short: 6 s are enough",
+            ),
+            (
+                lost(dead, Some(longest(None, Some(5)))),
+                "pods sleep for 5 s, which may be too short. How long a sleep must be is not known",
             ),
             (lost(dead, None), "these logs do not show how long it must be."),
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
@@ -532,6 +547,31 @@ mod tests {
         let part = "For 2 of the terminations, it is not known how many would be lost without them.";
         assert!(text.contains(part) && text.contains("sleep"), "{text}");
         assert_eq!(workload_traffic("web", &WorkloadTraffic::default(), 0), None);
+    }
+
+    #[test]
+    fn node_shutdown_asks_for_drain() {
+        let seen = |mode, lost| WatchedTermination {
+            mode,
+            traffic: Some(TerminationTraffic {
+                lost: Bounded::exactly(lost),
+                background: Some(Bounded::default()),
+                by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(lost))]),
+                windows: vec![at_gateway(Some(lost as f64), None)],
+                ..TerminationTraffic::default()
+            }),
+            ..dated(false)
+        };
+        let said = |ends: &[WatchedTermination]| {
+            let mut traffic = WorkloadTraffic::default();
+            ends.iter().for_each(|end| traffic.add(end));
+            let text = workload_traffic("web", &traffic, traffic.terminations).unwrap();
+            [text.contains("drain the node first"), text.contains("a preStop sleep of 3 s")]
+        };
+        let (shutdown, rollout) = (seen(WatchedMode::NodeShutdown, 9), seen(WatchedMode::Rollout, 3));
+        assert_eq!(said(std::slice::from_ref(&shutdown)), [true, false]);
+        assert_eq!(said(&[shutdown, rollout.clone()]), [true, true], "the shutdown has the longer window");
+        assert_eq!(said(&[rollout]), [false, true]);
     }
 
     #[test]

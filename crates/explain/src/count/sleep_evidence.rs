@@ -1,7 +1,8 @@
 //! Evidence that a workload's preStop sleep is longer than its consumers need.
 //!
 //! Only terminations in rollouts count, because windows are longest there, and only if the pod slept and its use by all
-//! observed consumers has an upper bound. Lower bounds count in any mode and with any sleep.
+//! observed consumers has an upper bound. Lower bounds count in any mode but that of a node's shutdown, which no sleep
+//! helps, and with any sleep.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,6 +99,9 @@ impl BoundedUse {
 
 impl SleepEvidence {
     pub(super) fn add(&mut self, end: &WatchedTermination, traffic: &TerminationTraffic) {
+        if end.mode == WatchedMode::NodeShutdown {
+            return;
+        }
         if self.pre_stop_sleep_s != end.pre_stop_sleep_s {
             let lasted_at_least_s = self.lasted_at_least_s;
             *self = Self { pre_stop_sleep_s: end.pre_stop_sleep_s, lasted_at_least_s, ..Self::default() };
@@ -318,6 +322,17 @@ mod tests {
             });
             assert_eq!(half.map(|of| of.terminations), (what != "an unknown sleep").then_some(29), "{what}");
         }
+    }
+
+    #[test]
+    fn node_shutdown_says_nothing_about_sleep() {
+        let found = shown(30, &|number, end, traffic| {
+            if number == 7 {
+                end.mode = WatchedMode::NodeShutdown;
+                traffic.by_cause.insert(Cause::GatewayToDeadPod, Bounded::exactly(9));
+            }
+        });
+        assert_eq!(found.expect("29 rollouts").terminations, 29);
     }
 
     #[test]

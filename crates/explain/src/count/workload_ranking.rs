@@ -68,6 +68,10 @@ pub struct WorkloadTraffic {
     pub streams_cut_unknown: u64,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
+    /// Requests lost at pods that their nodes' shutdowns ended without deleting them, by causes that a preStop sleep
+    /// avoids in other terminations.
+    #[serde(default)]
+    pub lost_by_shutdowns: Bounded,
     /// Requests that a retry saved.
     pub saved_by_retries: Bounded,
     /// Number of these terminations for which the logs do not show which requests retries saved.
@@ -83,10 +87,9 @@ pub struct WorkloadTraffic {
     pub lost_without_background: u64,
     /// Requests whose outcome the logs do not show with certainty, or at all.
     pub not_observable: u64,
-    /// Window with the longest lower bound, among terminations that lost requests.
+    /// Window with the longest lower bound, among terminations that lost requests, other than nodes' shutdowns.
     pub longest_window: Option<LongestWindow>,
-    /// Latest window that the uncertainties of t0 and of the gateway's clock may explain, among terminations that lost
-    /// requests.
+    /// Latest window that the uncertainties of t0 and of the gateway's clock may explain, among the same terminations.
     pub unresolved_window: Option<UnresolvedWindow>,
 }
 
@@ -153,6 +156,12 @@ impl WorkloadTraffic {
             }
         }
         self.not_observable += traffic.not_observable;
+        if end.mode == WatchedMode::NodeShutdown {
+            // Gateways use such a pod until it has ended, so the window shows no length for a sleep.
+            let lost = traffic.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep());
+            lost.for_each(|(_, lost)| self.lost_by_shutdowns.merge(lost));
+            return;
+        }
         // A pod that lost nothing may have slept through its window.
         let windows = traffic.windows.iter().filter(|_| traffic.lost.at_most > 0);
         for window in windows {
