@@ -149,13 +149,15 @@ pub(crate) struct WatchState {
     last_good: Stamp,
     /// Time at which the watch broke; `None` if it is open.
     broken: Option<Stamp>,
+    /// True if the last response opened the watch, but its data could not be used.
+    is_unusable: bool,
     has_listed: bool,
 }
 
 impl WatchState {
     /// Returns the state, at this time, of a watch that has not listed anything yet.
     pub(crate) const fn at(now: Stamp) -> Self {
-        Self { version: None, last_good: now, broken: None, has_listed: false }
+        Self { version: None, last_good: now, broken: None, is_unusable: false, has_listed: false }
     }
 }
 
@@ -252,7 +254,7 @@ where
         self.sink.end_list();
         self.views.update_if(|view| view.unlisted.remove(self.resource));
         self.note_life(now);
-        self.state = WatchState { version: Some(version), last_good: now, broken: None, has_listed: true };
+        self.state = WatchState { version: Some(version), has_listed: true, ..WatchState::at(now) };
         Ok(())
     }
 
@@ -272,15 +274,24 @@ where
             Err(_) => return Broken::Silent,
         };
         let mut stream = pin!(stream);
-        self.opened();
+        // After unusable data, the watch is late until there is something usable.
+        if !self.state.is_unusable {
+            self.opened();
+        }
         loop {
             let event = match timeout_at(end, stream.next()).await {
                 Ok(Some(Ok(event))) => event,
-                Ok(Some(Err(error))) => return Broken::of(&error),
-                Ok(None) => return Broken::Ended,
+                Ok(Some(Err(error))) => return self.failed(&error),
+                Ok(None) => {
+                    self.opened();
+                    return Broken::Ended;
+                }
                 Err(_) => return Broken::Silent,
             };
             let now = self.listener.clock().now();
+            if self.state.broken.is_some() && !matches!(event, WatchEvent::Error(_)) {
+                self.opened();
+            }
             let (change, object) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
                 WatchEvent::Deleted(object) => (Change::Deleted, object),
@@ -290,7 +301,7 @@ where
                     self.state.version = Some(bookmark.metadata.resource_version);
                     continue;
                 }
-                WatchEvent::Error(status) => return Broken::of(&kube::Error::Api(status)),
+                WatchEvent::Error(status) => return self.failed(&kube::Error::Api(status)),
             };
             let version = object.resource_version();
             let seen = self.see(change, object);
@@ -299,6 +310,17 @@ where
             self.state.last_good = now;
             self.state.version = version.or(self.state.version.take());
         }
+    }
+
+    /// Returns the reason for which an open watch broke. If that is its data, not its connection, the next response does
+    /// not show yet that the watch is open again.
+    fn failed(&mut self, error: &kube::Error) -> Broken {
+        let is_data = matches!(
+            error,
+            kube::Error::Api(_) | kube::Error::SerdeError(_) | kube::Error::LinesCodecMaxLineLengthExceeded
+        );
+        self.state.is_unusable |= is_data || distrust(error).is_some();
+        Broken::of(error)
     }
 
     /// Warns once that the watch is ignored until the API server shows what was asked for.
@@ -326,6 +348,7 @@ where
 
     /// Notes that a watch is open again, and records the delay if it was long.
     fn opened(&mut self) {
+        self.state.is_unusable = false;
         if let Some(from) = self.state.broken.take().filter(|from| self.is_long_since(*from)) {
             self.note(from, |resource, from| EventKind::WatchLate { resource, from });
         }
@@ -403,13 +426,29 @@ mod tests {
 
     /// Stands for a response that is no Kubernetes object.
     const UNTRUSTED: u16 = 0;
+    /// Stands for a response that is no ReplicaSet.
+    const UNDECODABLE: u16 = 1;
+    /// Stands for a response that has only an error.
+    const FAILING: u16 = 2;
 
-    /// Follows ReplicaSets, with an API server that answers the first calls with these statuses. Its first list is
-    /// empty, and it ends each watch at once.
-    fn follow(need: Need, outage: Duration, statuses: &'static [u16]) -> (Views, Arc<Heard>, JoinSet<()>) {
+    /// Returns a watch of ReplicaSets that has not begun, with an API server that answers the first calls with these
+    /// statuses. Its first list is empty, and it ends each watch at once.
+    fn following(
+        need: Need,
+        outage: Duration,
+        statuses: &'static [u16],
+    ) -> (Following<ReplicaSet, Unseen>, Arc<Heard>) {
         let (asked, has_listed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let (client, _) = api(move |_, _| match statuses.get(asked.fetch_add(1, Ordering::SeqCst)) {
             Some(&UNTRUSTED) => (200, "no object\n".to_owned()),
+            Some(&UNDECODABLE) => {
+                let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "a"}, "spec": 5});
+                (200, format!("{}\n", json!({"type": "ADDED", "object": set})))
+            }
+            Some(&FAILING) => {
+                let failed = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 500});
+                (200, format!("{}\n", json!({"type": "ERROR", "object": failed})))
+            }
             None | Some(200) if has_listed.swap(true, Ordering::SeqCst) => (200, String::new()),
             None | Some(200) => {
                 let metadata = json!({"resourceVersion": "1"});
@@ -438,10 +477,16 @@ mod tests {
             sink: Unseen,
             limits: TimeLimits { outage, ..TimeLimits::default() },
             listener: Arc::<Heard>::clone(&heard),
-            views: views.clone(),
+            views,
             state: WatchState::at(clock.now()),
         };
-        let mut tasks = JoinSet::new();
+        (following, heard)
+    }
+
+    /// Follows ReplicaSets.
+    fn follow(need: Need, outage: Duration, statuses: &'static [u16]) -> (Views, Arc<Heard>, JoinSet<()>) {
+        let (following, heard) = following(need, outage, statuses);
+        let (views, mut tasks) = (following.views.clone(), JoinSet::new());
         tasks.spawn(following.until(CancellationToken::new()));
         (views, heard, tasks)
     }
@@ -463,6 +508,25 @@ mod tests {
         views.wait_until(|view| trouble(view).next().is_none()).await;
         let warnings = heard.1.lock().unwrap();
         assert!(matches!(&warnings[..], [EventKind::Warning { .. }]), "{warnings:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_is_late_until_its_data_is_usable() {
+        const CASES: [&[u16]; 3] =
+            [&[200, UNTRUSTED, UNTRUSTED], &[200, UNDECODABLE, UNDECODABLE], &[200, FAILING, FAILING]];
+        for statuses in CASES {
+            let (mut following, heard) = following(Need::Must, OUTAGE, statuses);
+            assert!(following.list().await.is_ok());
+            let broken = following.watch("1").await;
+            assert!(matches!(broken, Broken::Cut { .. } | Broken::Unbelieved(_)), "{statuses:?}");
+            // Some time later.
+            following.state.broken = Some(following.state.last_good.shifted_ns(-10_000_000_000));
+            following.watch("1").await;
+            assert_eq!(*heard.1.lock().unwrap(), [], "{statuses:?}");
+            assert!(matches!(following.watch("1").await, Broken::Ended), "{statuses:?}");
+            let late = std::mem::take(&mut *heard.1.lock().unwrap());
+            assert!(matches!(&late[..], [EventKind::WatchLate { .. }]), "{late:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
