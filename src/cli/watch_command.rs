@@ -3,7 +3,7 @@
 mod watch_report_command;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(super) struct WatchArgs {
     /// Directory to record the terminations in, for `rolldrop watch report`. One directory per cluster.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Address and port to serve Prometheus metrics on, at /metrics, such as 0.0.0.0:9464; a port alone means
+    /// Address and port to serve Prometheus metrics on, at /metrics: `:9464` for all addresses; a port alone means
     /// localhost.
     #[arg(long, value_name = "ADDR", value_parser = port_or_address)]
     metrics: Option<SocketAddr>,
@@ -191,10 +191,34 @@ impl WatchViewer for StdoutViewer {
     }
 }
 
-/// Parses an address with a port, or a port on localhost.
+/// Parses an address with a port, a port of all addresses after a colon, or a port on localhost.
 fn port_or_address(text: &str) -> Result<SocketAddr, String> {
-    let of_localhost = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    of_localhost.or_else(|_| super::proxy_command::address(text)).map_err(|error| {
-        format!("{error}: use a port, such as 9464, or an address with a port, such as 0.0.0.0:9464")
+    let (port, ip) = match text.strip_prefix(':') {
+        Some(port) => (port, Ipv6Addr::UNSPECIFIED.into()),
+        None => (text, IpAddr::from(Ipv4Addr::LOCALHOST)),
+    };
+    let of_port = port.parse().map(|port: u16| SocketAddr::from((ip, port)));
+    of_port.or_else(|_| super::proxy_command::address(text)).map_err(|error| {
+        format!("{error}: use a port, such as 9464 or :9464, or an address with a port, such as 0.0.0.0:9464")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_port_may_be_at_all_addresses() {
+        for (text, address) in [
+            ("9464", Some("127.0.0.1:9464")),
+            (":9464", Some("[::]:9464")),
+            ("0.0.0.0:9464", Some("0.0.0.0:9464")),
+            ("[::1]:9464", Some("[::1]:9464")),
+            ("::1:9464", Some("[::1]:9464")),
+            (":", None),
+            (":all", None),
+        ] {
+            assert_eq!(port_or_address(text).ok(), address.map(|address| address.parse().unwrap()), "{text}");
+        }
+    }
 }

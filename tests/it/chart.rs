@@ -211,7 +211,7 @@ fn watch_chart_opens_metrics_only_on_request() {
     let open = watch_pod("{metrics: {enabled: true}, podAnnotations: {a: b, prometheus.io/scrape: 'false'}}");
     let container = &open["spec"]["containers"][0];
     assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
-    assert!(container["args"].to_string().contains(r#""--metrics=0.0.0.0:9464""#), "{container}");
+    assert!(container["args"].to_string().contains(r#""--metrics=:9464""#), "{container}");
     let annotations = json!({"a": "b", "prometheus.io/scrape": "false", "prometheus.io/port": "9464"});
     assert_eq!(open["metadata"]["annotations"], annotations);
 }

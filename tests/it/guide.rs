@@ -161,15 +161,15 @@ impl Desk {
         script
     }
 
-    /// Runs a page's commands, and checks each exit status against the page.
-    fn run(&self, page: &str, text: &str) {
+    /// Runs a page's commands for at most `limit`, and checks each exit status against the page.
+    fn run(&self, page: &str, text: &str, limit: &str) {
         let log = |name: &str| File::create(self.dir.path().join(name)).expect("a file");
         let said = |name: &str| fs::read_to_string(self.dir.path().join(name)).expect("a file");
         fs::write(self.dir.path().join("script"), Self::script(page, text)).expect("a file");
         let path = std::env::var("PATH").unwrap_or_default();
         // Commands on the pages may wait forever.
         let mut bash = Command::new("timeout");
-        bash.args(["20m", "bash", "../script"])
+        bash.args([limit, "bash", "../script"])
             .current_dir(self.dir.path().join("work"))
             .env("PATH", format!("{}:{VENV}:{path}", self.dir.path().join("bin").display()))
             .env("NO_COLOR", "1")
@@ -211,7 +211,7 @@ fn readme_commands_produce_promised_files() {
         let mut desk = Desk::new();
         let cluster = staging(desk.dir.path());
         desk.kubeconfig = Some(cluster.kubeconfig());
-        desk.run("README", &tracked("README.md"));
+        desk.run("README", &tracked("README.md"), "20m");
         for made in
             ["before/report.html", "after/comparison.html", "after/junit.xml", "mine.yaml", "web.yaml"]
         {
@@ -225,7 +225,7 @@ fn guide_commands_run_as_written() {
     measured(|| {
         let _turn = turn();
         let desk = Desk::new();
-        desk.run("guide", &tracked("docs/guide.md"));
+        desk.run("guide", &tracked("docs/guide.md"), "20m");
         let made = |name: &str| desk.file("../rolldrop-guide").join(name);
         for name in ["naive/report.html", "before/charts/rollout.png", "tuning/patch.yaml", "gated/junit.xml"]
         {
@@ -240,7 +240,8 @@ fn watch_guide_commands_run_as_written() {
     measured(|| {
         let desk = Desk::new();
         std::os::unix::fs::symlink(root().join("charts"), desk.file("charts")).expect("a link");
-        desk.run("watch-guide", &tracked("docs/watch-guide.md"));
+        // Each of its waits ends after 5 minutes, and all commands together take 4.
+        desk.run("watch-guide", &tracked("docs/watch-guide.md"), "10m");
     });
 }
 

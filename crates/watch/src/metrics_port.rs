@@ -4,7 +4,8 @@
 //! watch never waits for a scraper.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,13 +48,18 @@ pub struct MetricsPort {
 }
 
 impl MetricsPort {
-    /// Opens the port.
+    /// Opens the port. `[::]` stands for all addresses, also on a machine that has no IPv6.
     ///
     /// # Errors
     /// Fails if the address cannot be bound.
     pub async fn open(address: SocketAddr) -> Result<Self> {
         let failed = |source| WatchError::MetricsPort { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = TcpListener::bind(address).await;
+        let listener = match everywhere_in_v4(address, &bound) {
+            Some(in_v4) => TcpListener::bind(in_v4).await,
+            None => bound,
+        }
+        .map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (sender, scrapes) = mpsc::channel(CONNECTIONS);
         let mut server = JoinSet::new();
@@ -74,6 +80,13 @@ impl MetricsPort {
             let _ = respond.send(rendered.clone());
         }
     }
+}
+
+/// Returns all IPv4 addresses in place of all addresses, if those could not be bound for lack of IPv6.
+fn everywhere_in_v4<T>(address: SocketAddr, bound: &io::Result<T>) -> Option<SocketAddr> {
+    let has_failed = bound.as_ref().is_err_and(|error| error.kind() != ErrorKind::AddrInUse);
+    let is_everywhere = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (has_failed && is_everywhere).then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
 }
 
 /// Accepts connections; open ones are closed when this future is dropped.
@@ -147,8 +160,6 @@ fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Respons
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::time::interval;
 
@@ -212,6 +223,24 @@ mod tests {
             assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn port_at_all_addresses_includes_ipv4() {
+        let port = MetricsPort::open((Ipv6Addr::UNSPECIFIED, 0).into()).await.expect("a port");
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port.address.port())).await.expect("a connection");
+    }
+
+    #[test]
+    fn ipv4_stands_in_for_missing_ipv6() {
+        let bound = |error: Option<ErrorKind>| error.map_or(Ok(()), |kind| Err(kind.into()));
+        let in_v4 = |address: &str, error| everywhere_in_v4(address.parse().unwrap(), &bound(error));
+        // Linux without IPv6 returns EAFNOSUPPORT, which has no kind of its own.
+        for error in [ErrorKind::Other, ErrorKind::AddrNotAvailable] {
+            assert_eq!(in_v4("[::]:9464", Some(error)), Some("0.0.0.0:9464".parse().unwrap()));
+            assert_eq!(in_v4("[::1]:9464", Some(error)), None);
+        }
+        assert_eq!([in_v4("[::]:9464", None), in_v4("[::]:9464", Some(ErrorKind::AddrInUse))], [None; 2]);
     }
 
     #[tokio::test]
