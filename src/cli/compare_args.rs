@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
+
 use rolldrop_campaign::baseline::Earlier;
 use rolldrop_drive::run::RunError;
 use rolldrop_judge::compare::CompareOptions;
@@ -15,7 +17,7 @@ pub(super) struct CompareArgs {
     #[arg(long, value_name = "RUN|FILE|FOLDER")]
     pub(super) baseline: Vec<PathBuf>,
     /// Number of latest runs to use from a folder
-    #[arg(long, default_value_t = LAST, value_name = "N", requires = "baseline")]
+    #[arg(long, default_value_t = LAST, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..), requires = "baseline")]
     pub(super) last: usize,
     /// Difference in latency, or in a closed loop's rate, that still counts as the same [default: 5%; 20% if five or
     /// more runs set the limits]

@@ -99,6 +99,7 @@ impl GateArgs {
         }
         let mut judged = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
         let candidate = sample(&run_dir, &judged)?;
+        let unfit = earlier.why_unfit(&candidate);
         let mut compared_with = Vec::new();
         let result = &judged.analysed.analysis.result;
         if let Verdict::Invalid { why } = &result.verdict
@@ -119,14 +120,11 @@ impl GateArgs {
         let analysis = &judged.analysed.analysis;
         let result = &analysis.result;
         if let Some(path) = &self.save_baseline {
-            if let Verdict::Invalid { why } = &result.verdict {
-                anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
-            }
             let verdict = gate::verdict(result.checks.iter().map(|check| check.verdict));
-            if has_baseline && verdict == CheckVerdict::Fail {
-                say(&format!("the run failed the gate, so {} was not written", path.display()));
-            } else {
-                baseline::save(path, compared_with, candidate, self.compare.last)?;
+            let failed = has_baseline && verdict == CheckVerdict::Fail;
+            match failed.then(|| "the run failed the gate".to_owned()).or(unfit) {
+                Some(why) => say(&format!("{why}, so {} was not written", path.display())),
+                None => baseline::save(path, compared_with, candidate, self.compare.last)?,
             }
         }
         if let Some(path) = &self.junit {

@@ -245,3 +245,52 @@ fn gate_judges_limits_against_baseline() {
     let older = gate("--baseline older.json").expect_code(2);
     assert!(older.stderr().contains("is a baseline of format 3, not 4: save it again"), "{older}");
 }
+
+#[test]
+fn odd_and_invalid_runs_leave_baseline_unchanged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let recorded = |name: &str| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/runs").join(name).join("run")
+    };
+    let gate = |run: &Path, words: &str| rolldrop(dir, &format!("gate {} {words}", run.display()));
+    let usual = recorded("plain-rollout");
+    gate(&usual, "--save-baseline five.json").expect_code(0);
+    let path = dir.join("five.json");
+    let saved: Value = serde_json::from_slice(&std::fs::read(&path).expect("a baseline")).expect("JSON");
+    let runs: Vec<Value> = (1..=5).map(|i| earlier(&saved["runs"][0], i, &[])).collect();
+    let five = serde_json::json!({"format": 4, "runs": runs}).to_string();
+    std::fs::write(&path, &five).expect("a baseline");
+    let update = "--baseline five.json --save-baseline five.json";
+    let is_kept = |finished: &Finished, why: &str| {
+        let said = finished.stderr();
+        assert!(said.contains(why) && said.contains("five.json was not written"), "{finished}");
+        assert_eq!(std::fs::read_to_string(&path).expect("a baseline"), five, "{finished}");
+    };
+
+    is_kept(&gate(&recorded("plain-one"), update).expect_code(3), "the run differs from the baseline (");
+    let invalid = dir.join("invalid");
+    copy(&usual, &invalid, 1);
+    let events = invalid.join("events.jsonl");
+    let text = std::fs::read_to_string(&events).expect("events");
+    // The run now has more requests than were due.
+    std::fs::write(&events, text.replace(r#""main":27000"#, r#""main":1"#)).expect("events");
+    let junit = dir.join("junit.xml");
+    for words in [update, "--save-baseline new.json"] {
+        let words = format!("{words} --max-dropped 0 --junit {}", junit.display());
+        let judged = gate(&invalid, &words).expect_code(3);
+        assert!(judged.stderr().contains("the run is invalid ("), "{judged}");
+        says(&judged, "inconclusive dropped.max");
+        let written = std::fs::read_to_string(&junit).expect("JUnit");
+        assert!(written.contains("dropped.max"), "{written}");
+        std::fs::remove_file(&junit).expect("JUnit");
+        is_kept(&gate(&invalid, update).expect_code(3), "the run is invalid (");
+    }
+    assert!(!dir.join("new.json").exists());
+
+    // Nor does an empty baseline replace the file.
+    gate(&usual, &format!("{update} --last 0")).expect_code(2);
+    gate(&usual, update).expect_code(0);
+    let saved: Value = serde_json::from_slice(&std::fs::read(&path).expect("a baseline")).expect("JSON");
+    assert_eq!(saved["runs"].as_array().map(Vec::len), Some(6));
+}

@@ -1,10 +1,12 @@
 //! Earlier runs to compare a run with: a single run, a saved baseline, or the last runs in a folder.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::analysis::{Given, JudgedRun, analyse};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
+use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::compare::run_history::{RunHistory, TOLERANCE};
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
 use rolldrop_judge::compare::{self, CompareOptions, Incomparable, Sample};
@@ -34,16 +36,53 @@ impl Earlier {
             if path.is_dir() && RunDir::open(path).is_err() {
                 earlier.is_folder = true;
                 let (runs, unreadable) = last_of(path, last, before)?;
-                earlier.runs.extend(runs);
+                earlier.add(runs);
                 earlier.unreadable += unreadable;
             } else {
-                earlier.runs.extend(read(path)?);
+                earlier.add(read(path)?);
             }
         }
         if before.is_none() && !paths.is_empty() && earlier.runs.is_empty() {
             return Err(RunError::Refused("the baseline contains no readable run".to_owned()));
         }
         Ok(earlier)
+    }
+
+    /// Adds runs; one that is already there counts once, with its latencies over time if they are known.
+    fn add(&mut self, runs: Vec<Sample>) {
+        for run in runs {
+            match self.runs.iter_mut().find(|known| known.started == run.started) {
+                Some(known) if known.blocks.is_empty() => *known = run,
+                Some(_) => {}
+                None => self.runs.push(run),
+            }
+        }
+    }
+
+    /// Returns the reason why a run must not be saved with these runs, if there is one: no later comparison would count
+    /// it, or most of these runs would no longer count beside it. Without earlier runs, any valid run begins a baseline.
+    pub fn why_unfit(&self, candidate: &Sample) -> Option<String> {
+        if let Verdict::Invalid { why } = &candidate.verdict {
+            return Some(format!("the run is invalid ({})", why.join("; ")));
+        }
+        let others = self.runs.iter().filter(|run| run.started != candidate.started);
+        let differences: Vec<Vec<String>> = others.map(|run| compare::differing(run, candidate)).collect();
+        let all = differences.len();
+        let fit = differences.iter().filter(|names| names.is_empty()).count();
+        match &candidate.verdict {
+            _ if all == 0 => None,
+            Verdict::Partial { why } => Some(format!("the run is partial ({})", why.join("; "))),
+            _ if candidate.gate != CheckVerdict::Pass => {
+                Some("the run did not pass its own limits".to_owned())
+            }
+            // A folder may hold runs of many kinds.
+            _ if fit == 0 || !self.is_folder && 2 * fit < all => {
+                let names: BTreeSet<String> = differences.into_iter().flatten().collect();
+                let names = names.into_iter().collect::<Vec<_>>().join(", ");
+                Some(format!("the run differs from the baseline ({names})"))
+            }
+            _ => None,
+        }
     }
 
     /// Checks a run against limits derived from the spread of the earlier runs or, if there are too few of them,
@@ -53,12 +92,16 @@ impl Earlier {
     /// # Errors
     /// Fails if the runs cannot be compared.
     pub fn judge(
-        self,
+        mut self,
         candidate: &Sample,
         options: &CompareOptions,
         tolerance: Option<f64>,
         last: usize,
     ) -> Result<(Vec<Check>, Vec<Sample>), RunError> {
+        // Beside others, a run is no baseline for itself.
+        if self.runs.iter().any(|run| run.started != candidate.started) {
+            self.runs.retain(|run| run.started != candidate.started);
+        }
         if !self.is_folder && self.runs.len() < FEWEST_RUNS {
             let checks = compare::checks(&self.runs, candidate, options).map_err(refused)?;
             return Ok((checks, self.runs));
@@ -72,12 +115,12 @@ impl Earlier {
     }
 }
 
-/// Writes a baseline: the latest runs that the candidate was compared with, and the candidate itself.
+/// Writes a baseline: the candidate, and the latest comparable runs that it was compared with.
 ///
 /// # Errors
 /// Fails if the baseline cannot be written.
 pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) -> Result<(), RunError> {
-    runs.retain(|run| run.started != candidate.started);
+    runs.retain(|run| run.started != candidate.started && compare::differing(run, &candidate).is_empty());
     runs.push(candidate);
     runs.sort_by_key(|run| run.started);
     let first = runs.len().saturating_sub(last);
@@ -174,4 +217,75 @@ fn read(path: &Path) -> Result<Vec<Sample>, RunError> {
         )));
     };
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference/runs");
+
+    /// Returns the sample of a recorded run that began at this time and passed.
+    fn recorded(started: i64) -> Sample {
+        let run = RunDir::open(Path::new(&format!("{REFERENCE}/plain-one/run"))).unwrap();
+        let sample = sample(&run, &analyse(&run, &Given::default()).unwrap()).unwrap();
+        Sample {
+            started: Stamp::from_unix_ns(started),
+            verdict: Verdict::Valid,
+            gate: CheckVerdict::Pass,
+            ..sample
+        }
+    }
+
+    fn earlier(runs: &[Sample], is_folder: bool) -> Earlier {
+        Earlier { runs: runs.to_vec(), is_folder, unreadable: 0 }
+    }
+
+    #[test]
+    fn odd_run_is_kept_out_of_baseline() {
+        let run = recorded(9);
+        let other =
+            Sample { fingerprint: [("rate".to_owned(), "1 requests/s".to_owned())].into(), ..run.clone() };
+        let usual: Vec<Sample> =
+            (0..6).map(|started| Sample { started: Stamp::from_unix_ns(started), ..run.clone() }).collect();
+        let mixed: Vec<Sample> = usual.iter().take(2).cloned().chain([other.clone()]).collect();
+        let why =
+            |runs: &[Sample], is_folder, candidate: &Sample| earlier(runs, is_folder).why_unfit(candidate);
+        let candidate = Sample { started: Stamp::from_unix_ns(20), ..run.clone() };
+        let odd = Sample { started: Stamp::from_unix_ns(21), ..other };
+        for runs in [&usual[..], &mixed, &[]] {
+            assert_eq!(why(runs, false, &candidate), None, "{}", runs.len());
+        }
+        for (runs, is_folder) in [(&usual[..], false), (&usual, true), (&mixed, false)] {
+            let why = why(runs, is_folder, &odd).unwrap();
+            assert!(why.starts_with("the run differs from the baseline (") && why.contains("rate"), "{why}");
+        }
+        assert_eq!(why(&mixed, true, &odd), None, "a folder may hold runs of many kinds");
+        assert_eq!(why(&[], false, &odd), None, "any run may begin a baseline");
+        let reasons = || vec!["hole".to_owned()];
+        let invalid = Sample { verdict: Verdict::Invalid { why: reasons() }, ..candidate.clone() };
+        assert_eq!(why(&[], false, &invalid).unwrap(), "the run is invalid (hole)");
+        let partial = Sample { verdict: Verdict::Partial { why: reasons() }, ..candidate.clone() };
+        assert_eq!(why(&usual, false, &partial).unwrap(), "the run is partial (hole)");
+        let open = Sample { gate: CheckVerdict::Inconclusive, ..candidate.clone() };
+        assert_eq!(why(&usual, false, &open).unwrap(), "the run did not pass its own limits");
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        save(file.path(), mixed, candidate, 20).unwrap();
+        let kept = read(file.path()).unwrap();
+        assert_eq!(kept.iter().map(|run| run.started.unix_ns()).collect::<Vec<_>>(), [0, 1, 20]);
+    }
+
+    #[test]
+    fn run_given_twice_counts_once() {
+        let run = RunDir::open(Path::new(&format!("{REFERENCE}/plain-one/run"))).unwrap();
+        let once = sample(&run, &analyse(&run, &Given::default()).unwrap()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        save(file.path(), Vec::new(), once, 20).unwrap();
+        let folder = Path::new(REFERENCE).join("plain-one");
+        for paths in [[file.path(), &folder], [run.path(), file.path()]] {
+            let runs = Earlier::read(&paths.map(Path::to_owned), 20, None).unwrap().runs;
+            assert!(runs.len() == 1 && !runs[0].blocks.is_empty(), "{}", runs.len());
+        }
+    }
 }

@@ -15,6 +15,7 @@ mod termination_rows;
 pub(crate) mod worse_limits;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 
 use blocks::Blocks;
 use latency_rows::beyond;
@@ -88,7 +89,7 @@ pub fn checks(
     candidate: &Sample,
     options: &CompareOptions,
 ) -> Result<Vec<Check>, Incomparable> {
-    let (comparison, limits) = with_limits(baseline, std::slice::from_ref(candidate), options)?;
+    let (comparison, limits) = with_limits(baseline, slice::from_ref(candidate), options)?;
     let sides = [&comparison.baseline, &comparison.candidate];
     let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
     let too_few = (fewest < FEWEST_REQUESTS).then(|| {
@@ -233,6 +234,15 @@ fn differences(baseline: &[Sample], candidate: &[Sample]) -> Vec<Difference> {
         found.push(Difference::Validity { baseline, candidate });
     }
     found
+}
+
+/// Returns the names of the settings and facts in which two runs differ, which makes them incomparable.
+pub fn differing(one: &Sample, other: &Sample) -> Vec<String> {
+    let setting = |difference| match difference {
+        Difference::Setting { name, .. } => Some(name),
+        Difference::Validity { .. } => None,
+    };
+    differences(slice::from_ref(one), slice::from_ref(other)).into_iter().filter_map(setting).collect()
 }
 
 fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {

@@ -14,8 +14,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::blocks::{self, Beyond};
 use super::exposure::Exposure;
-use super::{CompareOptions, Sample, differences, worse_limits};
-use crate::judgements::comparison::{Difference, FEWEST_REQUESTS, FEWEST_RUNS, Quantile};
+use super::{CompareOptions, Sample, differing, worse_limits};
+use crate::judgements::comparison::{FEWEST_REQUESTS, FEWEST_RUNS, Quantile};
 use crate::judgements::gate_check::{
     BaselineGrounds, Check, CheckEvidence, CheckName, LatencyDoubt, Prediction, Trend, UnfitRun,
 };
@@ -130,13 +130,7 @@ fn unfit(run: &Sample, candidate: &Sample, anyway: bool) -> Option<UnfitRun> {
     if anyway {
         return None;
     }
-    let valid = Sample { verdict: Verdict::Valid, ..candidate.figures() };
-    let name = |difference| match difference {
-        Difference::Setting { name, .. } => Some(name),
-        Difference::Validity { .. } => None,
-    };
-    let names: Vec<String> =
-        differences(std::slice::from_ref(run), &[valid]).into_iter().filter_map(name).collect();
+    let names = differing(run, candidate);
     (!names.is_empty()).then_some(UnfitRun::Differs(names))
 }
 
