@@ -95,13 +95,31 @@ fn generators_stale_flows_are_counted_separately() {
 fn overlapping_terminations_form_one_episode() {
     let of = |records: Records| {
         let Analysed { timeline, analysis, .. } = analysed_run(records);
-        let episodes = episodes(&timeline.ends, &analysis.result);
+        let (episodes, _) = episodes(&timeline.ends, &analysis.result);
         episodes.iter().map(|e| (e.mode, e.terminations, e.dropped)).collect::<Vec<_>>()
     };
     assert_eq!(of(many(3)), [(Mode::Isolated, 1, 10); 3]);
     let mut together = three_pods();
     delete(&mut together, 5500, "c");
     assert_eq!(of(together), [(Mode::Other, 2, 7)]);
+}
+
+#[test]
+fn pods_removed_in_one_step_form_one_episode() {
+    let Analysed { timeline, analysis, .. } = analysed_run(many(3));
+    let of = |mode, upper_s| {
+        let mut result = analysis.result.clone();
+        for ended in &mut result.terminations {
+            ended.mode = mode;
+            ended.windows.iter_mut().for_each(|w| (w.lower_s, w.upper_s) = (None, upper_s));
+        }
+        episodes(&timeline.ends, &result).1
+    };
+    // The pods do not overlap, but one sync may end windows of 100 s.
+    assert_eq!(of(Mode::Rollout, Some(100.0)), [0; 3]);
+    assert_eq!(of(Mode::Rollout, Some(0.1)), [0, 1, 2]);
+    assert_eq!(of(Mode::Isolated, Some(100.0)), [0, 1, 2], "the run awaits each step");
+    assert_eq!(of(Mode::Rollout, None), [0, 1, 2], "unknown ends join nothing");
 }
 
 #[test]

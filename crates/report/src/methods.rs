@@ -102,8 +102,8 @@ fn method(method: &Method) -> String {
         Method::EpisodePermutation { episodes: [a, b], mode } => {
             format!("permutation test over {a} and {b} {}", units(mode))
         }
-        Method::WindowPermutation { windows: [a, b] } => {
-            format!("mean upper bounds; permutation test over {a} and {b}")
+        Method::WindowPermutation { episodes: [a, b], mode } => {
+            format!("mean upper bounds; permutation test over {a} and {b} {}", units(mode))
         }
         Method::Unbounded { unbounded: 0, .. } => "one side has no window".to_owned(),
         Method::Unbounded { unbounded, windows } => unbounded_of(len(unbounded), len(windows)),

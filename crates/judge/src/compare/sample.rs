@@ -133,6 +133,9 @@ pub struct EndedPod {
     pub mode: Mode,
     /// Upper bound of the pod's window for each consumer, in seconds; `None` if there is no upper bound.
     pub windows_s: BTreeMap<String, Option<f64>>,
+    /// Number of the pod's episode in `episodes`; `None` in baselines of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub episode: Option<usize>,
 }
 
 /// Requests that were due in a short period.
@@ -205,6 +208,7 @@ impl Sample {
             blocks.extend(std::iter::repeat_with(TimeBlock::default).take(missing));
             blocks.iter_mut().zip(others).for_each(|(block, other)| block.merge(other));
         })?;
+        let (episodes, episode_of) = episodes(&timeline.ends, result);
         Ok(Self {
             name: name.into(),
             fingerprint: fingerprint(timeline, result),
@@ -222,18 +226,28 @@ impl Sample {
             terminations: result
                 .terminations
                 .iter()
-                .map(|t| EndedPod {
+                .zip(episode_of)
+                .map(|(t, episode)| EndedPod {
                     mode: t.mode,
                     windows_s: (t.windows.iter().filter(|w| w.is_one()))
                         .map(|w| (w.consumer.clone(), w.upper_s))
                         .collect(),
+                    episode: Some(episode),
                 })
                 .collect(),
-            episodes: episodes(&timeline.ends, result),
+            episodes,
             by_key: gate::figures(result),
             block_s,
             blocks,
         })
+    }
+
+    /// Returns the number of the episode of a termination. Where it is unknown, all terminations of the run count as
+    /// one episode, unless each is its own.
+    pub(super) fn episode_of(&self, termination: usize) -> usize {
+        let known = self.terminations[termination].episode;
+        let is_each_alone = self.episodes.len() == self.terminations.len();
+        known.unwrap_or(if is_each_alone { termination } else { 0 })
     }
 
     /// Returns the part that is worth saving in a file: the known figures, without the blocks of time.

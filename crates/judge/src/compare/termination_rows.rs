@@ -1,6 +1,6 @@
 //! Figures judged per termination: losses, and window lengths.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CompareOptions, Sample, less_is_better};
 use crate::judgements::comparison::{
@@ -72,6 +72,8 @@ pub(super) fn terminations(
     rows
 }
 
+/// Compares the mean window of each consumer. Windows of one episode may have ended together, so the test assigns them
+/// to a side together.
 pub(super) fn windows(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -79,35 +81,21 @@ pub(super) fn windows(
 ) -> Vec<ComparisonRow> {
     let mut rows = Vec::new();
     for mode in modes(baseline, candidate) {
-        let of = |samples: &[Sample]| -> Vec<(String, Option<f64>)> {
-            let ended = samples.iter().flat_map(|s| &s.terminations).filter(|t| t.mode == mode);
-            ended.flat_map(|t| t.windows_s.clone()).collect()
-        };
-        let (a, b) = (of(baseline), of(candidate));
-        let consumers: BTreeSet<&String> = a.iter().chain(&b).map(|w| &w.0).collect();
+        let sides = [baseline, candidate].map(|side| by_episode(side, mode));
+        let consumers: BTreeSet<&str> =
+            sides.iter().flatten().flat_map(|episode| episode.keys().copied()).collect();
         let is_only = consumers.len() == 1;
         for consumer in consumers {
-            let all = |side: &[(String, Option<f64>)]| -> Vec<Option<f64>> {
-                side.iter().filter(|w| w.0 == *consumer).map(|w| w.1).collect()
-            };
-            let (all_a, all_b) = (all(&a), all(&b));
-            // A side is unknown if any of its windows is: the others alone would make it look shorter than it is.
-            let bounded = |all: &[Option<f64>]| -> Option<Vec<Weighed>> {
-                let units =
-                    all.iter().map(|upper_s| upper_s.map(Weighed::one)).collect::<Option<Vec<_>>>()?;
-                (!units.is_empty()).then_some(units)
-            };
-            let (bounded_a, bounded_b) = (bounded(&all_a), bounded(&all_b));
-            let unbounded = all_a.iter().chain(&all_b).filter(|upper_s| upper_s.is_none()).count();
-            let method = Method::Unbounded { unbounded, windows: all_a.len() + all_b.len() };
-            let metric = Metric::MeanWindow { mode, consumer: consumer.clone(), is_only };
+            let [a, b] = sides.each_ref().map(|side| ConsumerWindows::of(side, consumer));
+            let method = Method::Unbounded { unbounded: a.unbounded + b.unbounded, windows: a.all + b.all };
+            let metric = Metric::MeanWindow { mode, consumer: consumer.to_owned(), is_only };
             let mut row = ComparisonRow {
-                baseline: bounded_a.as_ref().map(exact::mean),
-                candidate: bounded_b.as_ref().map(exact::mean),
+                baseline: a.units.as_deref().map(exact::mean),
+                candidate: b.units.as_deref().map(exact::mean),
                 ..ComparisonRow::unknown(metric, MetricUnit::Seconds, method)
             };
-            if let (Some(a), Some(b)) = (bounded_a, bounded_b) {
-                row.method = Method::WindowPermutation { windows: [a.len(), b.len()] };
+            if let (Some(a), Some(b)) = (a.units, b.units) {
+                row.method = Method::WindowPermutation { episodes: [a.len(), b.len()], mode };
                 row.p = exact::informative(&a, &b, 1.0 - options.confidence);
                 if row.p.is_some() {
                     row.verdict = Some(less_is_better(exact::mean(&a), exact::mean(&b)));
@@ -117,4 +105,44 @@ pub(super) fn windows(
         }
     }
     rows
+}
+
+/// Upper bounds of the windows of one episode, by consumer.
+type EpisodeWindows<'a> = BTreeMap<&'a str, Vec<Option<f64>>>;
+
+/// Returns the windows of a side's terminations in this mode, by episode.
+fn by_episode(side: &[Sample], mode: Mode) -> Vec<EpisodeWindows<'_>> {
+    let mut all: BTreeMap<(usize, usize), EpisodeWindows<'_>> = BTreeMap::new();
+    for (run, sample) in side.iter().enumerate() {
+        for (e, ended) in sample.terminations.iter().enumerate().filter(|(_, ended)| ended.mode == mode) {
+            let episode = all.entry((run, sample.episode_of(e))).or_default();
+            for (consumer, upper_s) in &ended.windows_s {
+                episode.entry(consumer).or_default().push(*upper_s);
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// One side's windows towards a consumer.
+struct ConsumerWindows {
+    all: usize,
+    unbounded: usize,
+    /// Sum and number of each episode's windows; `None` if there are none, or if one has no upper bound: the others
+    /// alone would make the side look shorter than it is.
+    units: Option<Vec<Weighed>>,
+}
+
+impl ConsumerWindows {
+    fn of(side: &[EpisodeWindows<'_>], consumer: &str) -> Self {
+        let each = || side.iter().filter_map(|episode| episode.get(consumer));
+        let unit = |windows: &Vec<Option<f64>>| {
+            let value = windows.iter().copied().sum::<Option<f64>>()?;
+            Some(Weighed { value, weight: windows.len() as f64 })
+        };
+        let units = each().map(unit).collect::<Option<Vec<_>>>().filter(|units| !units.is_empty());
+        let all = each().map(Vec::len).sum();
+        let unbounded = each().flatten().filter(|upper_s| upper_s.is_none()).count();
+        Self { all, unbounded, units }
+    }
 }

@@ -2,7 +2,6 @@
 //! differences are found.
 
 use std::collections::BTreeMap;
-use std::slice;
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use statrs::function::factorial::ln_binomial;
@@ -255,7 +254,7 @@ fn tolerance_accepts_small_differences() {
 
 fn ended(mode: Mode, window_s: f64) -> EndedPod {
     let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
-    EndedPod { mode, windows_s }
+    EndedPod { mode, windows_s, episode: None }
 }
 
 fn alone(dropped: u64) -> Episode {
@@ -303,6 +302,38 @@ fn unbounded_windows_are_inconclusive() {
     // Windows that neither side ever bounds are no figure of these runs.
     let none = checks(slice::from_ref(&unknown), &unknown, &quick()).unwrap();
     assert!(none.iter().all(|check| check.name != window), "{none:?}");
+}
+
+#[test]
+fn windows_of_one_episode_count_once() {
+    let side = |window_s: f64, steps: usize| {
+        let episode = |_| Episode { mode: Mode::Rollout, terminations: 6 / steps, dropped: 0 };
+        let mut side = of(Vec::new(), (0..steps).map(episode).collect());
+        for (i, pod) in side.terminations.iter_mut().enumerate() {
+            *pod = EndedPod { episode: Some(i * steps / 6), ..ended(Mode::Rollout, window_s) };
+        }
+        side
+    };
+    let without_episodes = |mut side: Sample| {
+        side.terminations.iter_mut().for_each(|ended| ended.episode = None);
+        side
+    };
+    let consumer = "service web".to_owned();
+    let window = CheckName::Baseline(Metric::MeanWindow { mode: Mode::Rollout, consumer, is_only: true });
+    let verdict = |steps: usize, of: &dyn Fn(Sample) -> Sample| {
+        let (verdict, evidence) = verdict_of(&of(side(0.1, steps)), &of(side(0.5, steps)), &window);
+        let CheckEvidence::Row(row) = evidence else { panic!("{evidence:?}") };
+        let is_mean = |mean: Option<f64>, of: f64| mean.is_some_and(|mean| (mean - of).abs() < 1e-9);
+        assert!(is_mean(row.baseline, 0.1) && is_mean(row.candidate, 0.5), "{row:?}");
+        (verdict, row.method)
+    };
+    let over = |n| Method::WindowPermutation { episodes: [n; 2], mode: Mode::Rollout };
+    // One sync ends all windows of a run, so six windows are one observation.
+    assert_eq!(verdict(1, &|side| side), (CheckVerdict::Inconclusive, over(1)));
+    assert_eq!(verdict(6, &|side| side), (CheckVerdict::Fail, over(6)));
+    // Baselines of earlier versions do not say which window belongs to which episode.
+    assert_eq!(verdict(2, &without_episodes), (CheckVerdict::Inconclusive, over(1)));
+    assert_eq!(verdict(6, &without_episodes), (CheckVerdict::Fail, over(6)));
 }
 
 #[test]

@@ -260,10 +260,12 @@ pub enum Method {
         /// Mode of the terminations.
         mode: Mode,
     },
-    /// A permutation test over windows.
+    /// A permutation test over the windows of this mode's terminations, or over their episodes.
     WindowPermutation {
-        /// Number of windows on each side.
-        windows: [usize; 2],
+        /// Number of terminations or episodes on each side.
+        episodes: [usize; 2],
+        /// Mode of the terminations.
+        mode: Mode,
     },
     /// Some windows have no upper bound, or one side has no windows.
     Unbounded {

@@ -164,7 +164,7 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
 /// unlikely enough (Tarone 1990).
 pub(crate) fn informative(a: &[Weighed], b: &[Weighed], alpha: f64) -> Option<f64> {
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
-    all.sort_by(|x, y| x.value.total_cmp(&y.value));
+    all.sort_by(|x, y| (x.value / x.weight).total_cmp(&(y.value / y.weight)));
     let (low, high) = (all.split_at(a.len()), all.split_at(b.len()));
     let least = permutation(low.0, low.1).min(permutation(high.0, high.1));
     (least <= alpha).then(|| permutation(a, b))

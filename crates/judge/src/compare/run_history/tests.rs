@@ -53,6 +53,7 @@ fn run(at: i64, service: Service, rng: &mut SmallRng) -> Sample {
     let ended = |rng: &mut SmallRng| EndedPod {
         mode: Mode::Isolated,
         windows_s: BTreeMap::from([("service web".to_owned(), Some(window_s(rng)))]),
+        episode: None,
     };
     let mut hit = [0; 6];
     for _ in 0..losses(service.lost, rng) {

@@ -22,7 +22,7 @@ fn run(figures: &[(&str, f64)]) -> Sample {
         consumer: "service web".to_owned(),
         figures: all.clone(),
     };
-    let ended = EndedPod { mode: Mode::Isolated, windows_s: BTreeMap::new() };
+    let ended = EndedPod { mode: Mode::Isolated, windows_s: BTreeMap::new(), episode: None };
     Sample {
         name: "a run".into(),
         fingerprint: BTreeMap::new(),
