@@ -39,6 +39,8 @@ COPY crates crates
 COPY docs/expect.md docs/findings.md docs/outcomes.md docs/
 COPY scenarios scenarios
 COPY src src
+# The manifest names the tests, which are not built.
+COPY tests/it/main.rs tests/it/
 
 # What cargo keeps is in caches: a change of the source leaves the dependencies as they are built.
 RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \

@@ -1,8 +1,9 @@
 //! Parts of a release (`scripts/release`): archives, checksums, krew's manifest, and the places where `cargo binstall`
-//! looks for them.
+//! looks for them; and the files that the image is built from.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -122,4 +123,45 @@ fn mismatched_tag_makes_no_release() {
     let refused = release(&out, &["check", "v0.0.0"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains(VERSION), "{said}");
+}
+
+#[test]
+fn image_is_built_from_whole_manifest() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| fs::read_to_string(root.join(name)).expect("a file");
+    let (dockerfile, ignored) = (read("Dockerfile"), read(".dockerignore"));
+    let admitted: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let built = tempfile::tempdir().expect("a directory");
+    for line in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+        let paths: Vec<&str> = line.split_whitespace().collect();
+        let (to, sources) = paths.split_last().expect("a destination");
+        if line.starts_with("--from=") {
+            continue;
+        }
+        for source in sources {
+            let is_admitted = admitted.iter().any(|path| Path::new(source).starts_with(path));
+            assert!(is_admitted && root.join(source).exists(), "{source} is not in the build context");
+            let mut to = built.path().join(to.trim_start_matches('/'));
+            if line.ends_with('/') {
+                to.push(Path::new(source).file_name().expect("a name"));
+            }
+            fs::create_dir_all(to.parent().expect("a folder")).expect("its folder");
+            symlink(root.join(source), to).expect("a copy");
+        }
+    }
+    // Cargo builds nothing if a target that the manifest names is not there, and leaves out a build script that is not.
+    assert_eq!(cargo_targets(built.path()), cargo_targets(root));
+}
+
+/// Returns package, kind and name of everything that cargo could build in a folder.
+fn cargo_targets(folder: &Path) -> BTreeSet<String> {
+    let args = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
+    let read = Command::new(env!("CARGO")).args(args).current_dir(folder).output();
+    let manifest: Value = serde_json::from_str(&expect_success(&read.expect("cargo starts"))).expect("JSON");
+    let packages = manifest["packages"].as_array().expect("packages").iter();
+    let targets = packages.flat_map(|package| {
+        let targets = package["targets"].as_array().expect("targets").iter();
+        targets.map(|target| format!("{} {} {}", package["name"], target["kind"], target["name"]))
+    });
+    targets.collect()
 }
