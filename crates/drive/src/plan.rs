@@ -2,6 +2,7 @@
 //! in advance what the run will do. Planning only reads from the cluster. `disruptions` lists the disruptions' calls;
 //! `target_checks` and `disruption_checks` check that the scenario's targets and disruptions are possible.
 
+pub(crate) mod bystanders;
 mod call;
 pub(crate) mod claims;
 mod conntrack_rights;

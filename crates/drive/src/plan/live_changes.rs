@@ -9,6 +9,7 @@ use kube::{Api, Resource};
 use serde_json::Value;
 use url::Url;
 
+use super::bystanders::{Bystander, find_bystanders, refuse_shared};
 use super::gitops::{GitOps, controller_of};
 use super::routes::find_services_behind;
 use crate::api::{Caller, why_no_rollout};
@@ -120,6 +121,8 @@ pub(crate) struct WantedChanges<'a> {
     kubernetes: KubernetesVersion,
     /// The selected workloads, and the Services that route to them.
     pub(crate) live: Vec<Live>,
+    /// Pods and workloads of the namespace that get no sidecar.
+    bystanders: Vec<Bystander>,
     /// Notes from the injection, one line each.
     pub(crate) notes: Vec<String>,
 }
@@ -151,6 +154,8 @@ impl WantedChanges<'_> {
         for (object, wanted) in self.live.iter_mut().zip(objects) {
             object.wanted = wanted;
         }
+        let rerouted = self.changed().filter(|object| object.is_service()).map(|object| &object.current);
+        refuse_shared(rerouted, &self.bystanders).map_err(CoordinatorError::Sidecar)?;
         for object in self.changed() {
             if let Some(why) = why_no_rollout(&object.current) {
                 return Err(CoordinatorError::NoRollout { workload: object.title(), why });
@@ -171,8 +176,12 @@ pub(crate) async fn plan_live<'a>(
     changes: &'a LiveChanges<'a>,
 ) -> Result<WantedChanges<'a>> {
     let kubernetes = kubernetes_version(caller).await?;
-    let live = live_of(caller, &changes.whose).await?;
-    let mut wanted = WantedChanges { changes, kubernetes, live, notes: Vec::new() };
+    let (live, others) = live_of(caller, &changes.whose).await?;
+    let bystanders = match changes.sidecar {
+        Some(_) => find_bystanders(caller, &live, &others).await?,
+        None => Vec::new(),
+    };
+    let mut wanted = WantedChanges { changes, kubernetes, live, bystanders, notes: Vec::new() };
     wanted.compute()?;
     Ok(wanted)
 }
@@ -202,11 +211,12 @@ pub async fn node_labels(caller: &Caller) -> Result<Vec<BTreeMap<String, String>
 /// # Errors
 /// Fails if there are none, or if the selection is ambiguous.
 pub async fn objects_behind(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<Value>> {
-    Ok(live_of(caller, whose).await?.into_iter().map(|object| object.current).collect())
+    let (live, _) = live_of(caller, whose).await?;
+    Ok(live.into_iter().map(|object| object.current).collect())
 }
 
-/// Finds the selected workloads, and the Services that route to them.
-async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<Live>> {
+/// Finds the selected workloads and the Services that route to them, and returns the other workloads apart.
+async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<(Vec<Live>, Vec<Live>)> {
     let services = services_of(caller, whose).await?;
     let all = live::<Service>(caller).await?;
     let mut named = Vec::new();
@@ -229,7 +239,7 @@ async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<L
             )));
         }
     }
-    workloads.retain(|workload| {
+    let (workloads, others): (Vec<Live>, Vec<Live>) = workloads.into_iter().partition(|workload| {
         named.iter().any(|service| service.routes_to(workload))
             || whose.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
     });
@@ -244,7 +254,7 @@ async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<L
     let (mut live, mut routing) = (workloads, all);
     routing.retain(|service| live.iter().any(|workload| service.routes_to(workload)));
     live.append(&mut routing);
-    Ok(live)
+    Ok((live, others))
 }
 
 /// Returns the names of the Services that route to the pods; empty if only workloads are named.

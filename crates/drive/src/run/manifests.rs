@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::admin_secret::{AdminSecret, random_token};
 use super::error::RunError;
+use crate::plan::bystanders::{Bystander, refuse_shared};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject::{self, InjectError};
@@ -26,8 +27,9 @@ pub(super) fn inject_sidecar(
     let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
     let options = inject::InjectOptions::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
     let is_meant = meant(scenario);
-    let (places, mut objects): (Vec<usize>, Vec<Value>) =
-        scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
+    let (meant, others): (Vec<_>, Vec<_>) =
+        scenario.manifests.iter().cloned().enumerate().partition(|(place, _)| is_meant[*place]);
+    let (places, mut objects): (Vec<usize>, Vec<Value>) = meant.into_iter().unzip();
     match inject::inject_into(&mut objects, &options) {
         // Live pods get the sidecar in this case.
         Err(InjectError::NoWorkload { .. }) => {}
@@ -36,6 +38,11 @@ pub(super) fn inject_sidecar(
             injected.left.iter().for_each(|left| note(left));
         }
     }
+    let bystanders: Vec<Bystander> = others.iter().filter_map(|(_, other)| Bystander::of(other)).collect();
+    let manifests = &scenario.manifests;
+    let changed = places.iter().zip(&objects).filter(|(place, object)| manifests[**place] != **object);
+    let rerouted = changed.map(|(_, object)| object).filter(|object| object["kind"] == "Service");
+    refuse_shared(rerouted, &bystanders).map_err(RunError::failed("spec.sidecar.inject"))?;
     for (place, object) in places.into_iter().zip(objects) {
         scenario.manifests[place] = object;
     }
@@ -97,6 +104,11 @@ mod tests {
 
     /// Returns the workloads that get the sidecar, out of a gateway with its Service and an app with an Ingress.
     fn injected(sidecar: &str, target: &str) -> Vec<String> {
+        injected_with(sidecar, target, "gateway").expect("the sidecar")
+    }
+
+    /// Like [`injected`], with this label of the gateway's pods.
+    fn injected_with(sidecar: &str, target: &str, gateway: &str) -> Result<Vec<String>, RunError> {
         let yaml = format!(
             "
 apiVersion: rolldrop.dev/v1
@@ -110,17 +122,25 @@ spec:
   manifests:
     - inline: {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: web}}, spec: {{selector: {{matchLabels: {{app: web}}}}, template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: app, image: rolldrop, ports: [{{containerPort: 8080}}]}}]}}}}}}}}
     - inline: {{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}}}
-    - inline: {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: gateway}}, spec: {{selector: {{matchLabels: {{app: gateway}}}}, template: {{metadata: {{labels: {{app: gateway}}}}, spec: {{containers: [{{name: app, image: nginx, ports: [{{containerPort: 8000}}]}}]}}}}}}}}
+    - inline: {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: gateway}}, spec: {{selector: {{matchLabels: {{app: gateway}}}}, template: {{metadata: {{labels: {{app: {gateway}}}}}, spec: {{containers: [{{name: app, image: nginx, ports: [{{containerPort: 8000}}]}}]}}}}}}}}
     - inline: {{apiVersion: v1, kind: Service, metadata: {{name: gateway}}, spec: {{selector: {{app: gateway}}, ports: [{{port: 8000}}]}}}}
     - inline: {{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {{name: web}}, spec: {{rules: [{{http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{number: 80}}}}}}}}]}}}}]}}}}
 "
         );
         let parsed = rolldrop_scenario::parse::<serde_json::Value>(&yaml, "shop.yaml", ".".as_ref(), &[]);
         let mut scenario = parsed.expect("a scenario").scenario;
-        inject_sidecar(&mut scenario, &mut None, |_| {}).expect("the sidecar");
+        inject_sidecar(&mut scenario, &mut None, |_| {})?;
         let has_it = |object: &&Value| object["spec"]["template"]["spec"]["initContainers"].is_array();
         let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        scenario.manifests.iter().filter(has_it).map(name).collect()
+        Ok(scenario.manifests.iter().filter(has_it).map(name).collect())
+    }
+
+    #[test]
+    fn left_out_workload_forbids_shared_service() {
+        let web = "{inject: true, workloads: [deployment/web]}";
+        let error = injected_with(web, "{service: web}", "web").unwrap_err().in_words();
+        let why = "Service web also routes to Deployment gateway, which gets no sidecar";
+        assert!(error.contains(why), "{error}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod phases;
 mod planning;
 mod reading_sidecars;
 mod service_proxy;
+mod sidecar_refusals;
 mod undoing;
 mod unready;
 

@@ -98,12 +98,12 @@ impl Awaited {
         };
         let of_removed = |pod: &&Candidate| {
             self.removed.contains(&format!("Pod {}", pod.name_any()))
-                || workload_of(pod).is_some_and(|workload| self.removed.contains(&workload))
+                || workload_of(*pod).is_some_and(|workload| self.removed.contains(&workload))
         };
         let of_restored = |pod: &&Candidate| {
             pod.metadata.deletion_timestamp.is_some()
                 && pod.metadata.uid.as_ref().is_none_or(|uid| !ending_before.contains(uid))
-                && workload_of(pod).is_some_and(|workload| self.restored.contains(&workload))
+                && workload_of(*pod).is_some_and(|workload| self.restored.contains(&workload))
         };
         let own: Vec<&Candidate> = pods.iter().filter(of_removed).collect();
         let replaced: Vec<&Candidate> = pods.iter().filter(of_restored).collect();
@@ -129,7 +129,7 @@ fn in_words(pods: &[&Candidate], which: &str) -> Option<String> {
 
 /// Returns the workload that a pod belongs to, such as `Deployment web`, even if the workload and its ReplicaSet are
 /// gone.
-fn workload_of(pod: &Candidate) -> Option<String> {
+pub(crate) fn workload_of(pod: &impl ResourceExt) -> Option<String> {
     let controller = controller(pod)?;
     let (kind, name) = controller.split_once('/')?;
     // A Deployment names each of its ReplicaSets after itself and the hash of its template (getReplicaSetName in

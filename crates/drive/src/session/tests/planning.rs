@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns a client for a cluster with these objects, identified by the end of their path. Lists are arrays; everything
 /// else is a single object.
-fn cluster(objects: &[(&'static str, Value)]) -> Client {
+pub(super) fn cluster(objects: &[(&'static str, Value)]) -> Client {
     cluster_that_forbids("", objects)
 }
 
@@ -48,7 +48,7 @@ fn cluster_that_forbids(forbidden: &'static str, objects: &[(&'static str, Value
     client
 }
 
-fn read(spec: &str) -> scenario::Scenario {
+pub(super) fn read(spec: &str) -> scenario::Scenario {
     let text = format!("apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n{spec}");
     scenario::parse::<Value>(&text, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario
 }
@@ -72,7 +72,7 @@ fn web(count: usize) -> Value {
     (0..count).map(pod).collect()
 }
 
-fn service(more: &Value) -> Value {
+pub(super) fn service(more: &Value) -> Value {
     let mut service = json!({"metadata": {"name": "web", "namespace": "shop"},
         "spec": {"selector": {"app": "web"}, "clusterIP": "10.96.0.7", "ports": [{"port": 80}]}});
     for (key, value) in more.as_object().into_iter().flatten() {
