@@ -104,7 +104,7 @@ pub struct UnresolvedWindow {
     pub has_beats: bool,
 }
 
-/// The longest window of a workload, judging by lower bounds; one of a node shutdown only if there is no other.
+/// The longest window of a workload, judging by lower bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongestWindow {
     /// Minimum duration of the window in seconds.
@@ -169,10 +169,7 @@ impl WorkloadTraffic {
                 self.unresolved_window = Some(UnresolvedWindow::of(end, traffic));
             }
             let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
-            // A sleep shortens no window of a node shutdown.
-            let rank = |mode: WatchedMode, lower_s: f64| (mode != WatchedMode::NodeShutdown, lower_s);
-            let longest = self.longest_window.as_ref().map(|longest| rank(longest.mode, longest.lower_s));
-            if longest.is_none_or(|longest| longest < rank(end.mode, lower_s)) {
+            if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
                 self.longest_window = Some(LongestWindow {
                     lower_s,
                     upper_s: window.upper_s,
