@@ -54,6 +54,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 
 {{- if dig "sidecar" "inject" false $spec -}}
 {{- $hasProxies = true -}}
+{{- $rules = append $rules (dict "apiGroups" (list "networking.k8s.io") "resources" (list "networkpolicies") "verbs" (list "list")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "secrets") "verbs" (list "create" "delete")) -}}
 {{- if or $hasOthersService (not $hasOwnWorkload) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list" "get" "patch")) -}}

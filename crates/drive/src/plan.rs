@@ -12,6 +12,7 @@ mod expected;
 pub(crate) mod gitops;
 mod holds;
 pub(crate) mod live_changes;
+mod network_policies;
 pub(crate) mod node_limits;
 pub(crate) mod outage_limits;
 mod rivals;
@@ -30,7 +31,7 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::networking::v1::{Ingress, NetworkPolicy};
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -185,6 +186,12 @@ impl Planner<'_> {
         if let Some(wanted) = &live {
             self.plan_changes(wanted);
         }
+        let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
+        if has_live_proxies || scenario.inject_sidecar {
+            let why = "finds policies that would keep clients out of the sidecars";
+            self.plan.helps("list", &self.own::<NetworkPolicy>(), why);
+            network_policies::refuse_shut_out(self.caller, scenario, live.as_ref()).await?;
+        }
         for target in &scenario.targets {
             if let Place::Service { name, node, .. } = &target.place {
                 self.plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
@@ -203,7 +210,6 @@ impl Planner<'_> {
             "for the report: number of nodes",
         );
         plan_service_proxy(&mut self.plan);
-        let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
         self.plan_proxies(
             has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)),
         );

@@ -14,6 +14,7 @@ mod additions;
 mod annotated_object;
 mod container;
 pub mod ending;
+mod network_policy;
 mod options;
 mod port;
 mod protocol;
@@ -26,10 +27,15 @@ use additions::{Additions, InjectRefusal};
 use annotated_object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
 pub use annotated_object::{SIDECAR, WorkloadName, pod_labels};
 pub use container::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
+pub use network_policy::refuse_network_policies;
 pub use options::{Absent, AppProtocol, InjectError, InjectOptions, KubernetesVersion, SecretKey, Selection};
 use port::Service;
 pub use port::selects;
 use rolldrop_manifest::{EditKind, Edited, ManifestEdit, ManifestObject, Manifests};
+
+/// Parts of a container that connect to its ports.
+const PORT_USERS: [&str; 5] =
+    ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
 
 /// Changed manifests.
 #[derive(Debug)]
@@ -140,8 +146,6 @@ fn removals(objects: &[ManifestObject]) -> (Vec<ManifestEdit>, Vec<String>) {
 /// Renames a port of the app's container, which may itself be a native sidecar, including references in the container's
 /// probes and hooks.
 fn rename(object: &ManifestObject, pod: &str, from: &str, to: &str) -> Vec<ManifestEdit> {
-    const USERS: [&str; 5] =
-        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
     let containers = ["containers", "initContainers"].into_iter().flat_map(|list| {
         let list = format!("{pod}/spec/{list}");
         let count = object.get(&list).as_array().map_or(0, Vec::len);
@@ -156,7 +160,7 @@ fn rename(object: &ManifestObject, pod: &str, from: &str, to: &str) -> Vec<Manif
             continue;
         };
         edits.push(object.set(format!("{at}/ports/{port}/name"), to));
-        for user in USERS {
+        for user in PORT_USERS {
             for action in ["httpGet", "tcpSocket"] {
                 let pointer = format!("{at}/{user}/{action}/port");
                 if *object.get(&pointer) == *from {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::annotated_object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS, annotate, pod, template};
 use super::container::{self, Front, Ports};
+use super::network_policy::NetworkPolicies;
 use super::options::{InjectError, InjectOptions, KubernetesVersion, Selection};
 use super::port::{self, Frontage, Lead, NoSidecarReason, Services};
 use super::rename;
@@ -74,11 +75,13 @@ pub(super) fn of(
             Some((number, object, pod(&object.value).or_else(|| template(&object.value))?))
         })
         .collect();
-    let ports = port::free(with_pods.iter().map(|(_, object, pod)| (*object, *pod)))?;
+    let ports =
+        port::free(with_pods.iter().map(|(_, object, pod)| (*object, *pod)), &services, options.port)?;
+    let policies = NetworkPolicies::among(objects);
     let mut workloads: Vec<ManifestWorkload<'_>> = with_pods
         .into_iter()
         .map(|(number, object, pod)| {
-            let state = SidecarDecision::of(number, object, pod, &services, ports, options);
+            let state = SidecarDecision::of(number, object, pod, (&services, &policies), ports, options);
             ManifestWorkload { number, object, pod, state }
         })
         .collect();
@@ -178,7 +181,7 @@ impl SidecarDecision {
         number: usize,
         object: &ManifestObject,
         at: &'static str,
-        services: &Services<'_>,
+        (services, policies): (&Services<'_>, &NetworkPolicies<'_>),
         ports: Ports,
         options: &InjectOptions,
     ) -> Self {
@@ -195,7 +198,10 @@ impl SidecarDecision {
             return Self::NotMeant;
         }
         let unfit = match Frontage::of(object, at, services, ports, options, is_named) {
-            Ok(frontage) => return Self::Gets(frontage),
+            Ok(frontage) => match policies.shut_out(object, at, &frontage.front) {
+                None => return Self::Gets(frontage),
+                Some(why) => NoSidecarReason::Refused { at: String::new(), why },
+            },
             Err(unfit) => unfit,
         };
         let (title, is_run) = (object.title(), matches!(options.selection, Selection::All));

@@ -129,6 +129,19 @@ pub(super) fn ports(object: &ManifestObject, pod: &str) -> Option<Ports> {
     Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
+/// Returns the app's port and the sidecar's own ports of a workload that has the sidecar.
+pub(super) fn front(object: &ManifestObject, pod: &str) -> Option<Front> {
+    let sidecar = object.get(&format!("{pod}/spec/initContainers/{}", place(object, pod)?));
+    let mut args = sidecar["args"].as_array()?.iter().filter_map(Value::as_str);
+    let upstream = args.find_map(|arg| arg.strip_prefix("--upstream="))?;
+    Some(Front {
+        app_port: upstream.rsplit(':').next()?.parse().ok()?,
+        ready_path: None,
+        moved_name: moved_name(sidecar).map(str::to_owned),
+        ports: ports(object, pod)?,
+    })
+}
+
 /// Returns the port name that the sidecar took over from the app.
 pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
     let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());

@@ -7,9 +7,10 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use super::Output;
 use super::annotated_object;
 use super::options::KubernetesVersion;
-use super::{Output, port};
+use super::port::{self, Services};
 use rolldrop_manifest::{Edited, ManifestEdit, ManifestError, ManifestObject, Manifests};
 
 /// Grace period of pods that specify none (pkg/apis/core/v1/defaults.go).
@@ -214,7 +215,7 @@ fn workload<'a>(
 pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
     let objects = annotated_object::all(objects);
     let (object, pod) = workload(&objects, title)?;
-    let targets = port::targets(object, pod, &objects);
+    let targets = port::targets(object, pod, &Services::among(&objects));
     let serves = |container: &Value| {
         let ports = container["ports"].as_array().into_iter().flatten();
         ports

@@ -4,25 +4,29 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::PORT_USERS;
 use super::annotated_object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
 use super::container::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
 use super::options::{AppProtocol, InjectError, InjectOptions, KubernetesVersion};
 use super::protocol::{Foreign, foreign};
 use rolldrop_manifest::{ManifestObject, escaped};
 
-/// First candidate port for a sidecar; ports declared by a workload are skipped.
+/// First candidate port for a sidecar; ports that a workload uses are skipped.
 const FIRST_PORT: u16 = 18080;
 
-/// Returns the ports of an existing sidecar, or the first two ports that no workload declares.
+/// Returns the ports of an existing sidecar, or the first two ports that no workload uses. `chosen` is the app's port, if
+/// the user chose one.
 ///
 /// # Errors
 ///
 /// Fails if no two ports are free.
 pub(super) fn free<'a>(
     workloads: impl Iterator<Item = (&'a ManifestObject, &'a str)> + Clone,
+    services: &Services<'_>,
+    chosen: Option<u16>,
 ) -> Result<Ports, InjectError> {
-    let taken: HashSet<u16> =
-        workloads.clone().flat_map(|(object, pod)| declared(object, pod)).map(|port| port.number).collect();
+    let used = |(object, pod)| used(object, pod, services);
+    let taken: HashSet<u16> = workloads.clone().flat_map(used).chain(chosen).collect();
     let is_free = |port: &u16| !taken.contains(port);
     let mut there = workloads.filter_map(|(object, pod)| container::ports(object, pod));
     if let Some(ports) = there.find(|ports| is_free(&ports.listen) && is_free(&ports.admin)) {
@@ -145,9 +149,9 @@ pub(super) struct Frontage {
 
 /// A TCP port declared by a container.
 #[derive(Debug)]
-struct Declared {
-    number: u16,
-    name: Option<String>,
+pub(super) struct Declared {
+    pub(super) number: u16,
+    pub(super) name: Option<String>,
     host_port: Option<u64>,
 }
 
@@ -293,12 +297,12 @@ fn containers<'a>(spec: &'a Value, list: &str) -> impl Iterator<Item = &'a Value
     spec[list].as_array().into_iter().flatten()
 }
 
-fn is_tcp(port: &Value) -> bool {
+pub(super) fn is_tcp(port: &Value) -> bool {
     port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
 }
 
 /// Returns the ports of all containers except the sidecar.
-fn declared(workload: &ManifestObject, pod: &str) -> Vec<Declared> {
+pub(super) fn declared(workload: &ManifestObject, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
     let own = container::place(workload, pod);
     let init = containers(spec, "initContainers").enumerate().filter(|(at, _)| Some(*at) != own);
@@ -312,6 +316,24 @@ fn declared(workload: &ManifestObject, pod: &str) -> Vec<Declared> {
             Some(Declared { number, name, host_port: port["hostPort"].as_u64() })
         })
         .collect()
+}
+
+/// Returns the ports that a workload's containers declare, Services route to, or probes and hooks connect to. A container
+/// may listen on a port without declaring it.
+fn used(workload: &ManifestObject, pod: &str, services: &Services<'_>) -> Vec<u16> {
+    let declared = declared(workload, pod);
+    let targets = targets(workload, pod, services);
+    let own = container::ports(workload, pod).map(|ports| [ports.listen, ports.admin]).unwrap_or_default();
+    let spec = workload.get(&format!("{pod}/spec"));
+    let all = containers(spec, "containers").chain(containers(spec, "initContainers"));
+    let actions = all.flat_map(|container| {
+        let users = PORT_USERS.iter().filter_map(|user| container.pointer(&format!("/{user}")));
+        users.flat_map(|user| ["httpGet", "tcpSocket", "grpc"].map(|action| &user[action]["port"]))
+    });
+    let asked = actions.filter_map(|port| u16::try_from(port.as_u64()?).ok());
+    // A Service that the user pointed to the sidecar by hand leads to no port of the app.
+    let found = targets.into_iter().chain(asked).filter(|port| !own.contains(port));
+    declared.iter().map(|port| port.number).chain(found).collect()
 }
 
 /// Returns a Service's TCP ports, each with the pod port that it routes to, if known.
@@ -334,9 +356,9 @@ fn leads_of<'a>(
     })
 }
 
-/// Returns the pod ports of a workload that Services among these objects route to.
-pub(super) fn targets(workload: &ManifestObject, pod: &str, objects: &[ManifestObject]) -> Vec<u16> {
-    let (declared, services) = (declared(workload, pod), Services::among(objects));
+/// Returns the pod ports of a workload that these Services route to.
+pub(super) fn targets(workload: &ManifestObject, pod: &str, services: &Services<'_>) -> Vec<u16> {
+    let declared = declared(workload, pod);
     let of_it = services.of(workload, pod);
     of_it
         .into_iter()

@@ -1,3 +1,4 @@
+mod port_clashes;
 mod round_trip;
 
 use serde_json::json;

@@ -68,3 +68,16 @@ async fn sidecar_is_refused_beside_pods_without_it() {
     let fine = [("/pods", json!([own, with_sidecar, done])), ("/deployments", json!([elsewhere]))];
     assert_eq!(refusal(&number, &fine).await, None);
 }
+
+#[tokio::test]
+async fn sidecar_is_refused_behind_policy_for_app_port() {
+    let policy = |port: u16| {
+        json!([{"metadata": {"name": "front", "namespace": "shop"}, "spec": {
+            "podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": port}]}]}}])
+    };
+    let why = refusal(&json!(8080), &[("/networkpolicies", policy(8080))]).await.expect("a refusal");
+    let expected =
+        "deployment/web: networkpolicy/front admits clients to port 8080 but not to the sidecar's port 18080";
+    assert!(why.contains(expected), "{why}");
+    assert_eq!(refusal(&json!(8080), &[("/networkpolicies", policy(18080))]).await, None);
+}
