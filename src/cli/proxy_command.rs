@@ -26,9 +26,9 @@ use rolldrop_sidecar::{
     curl http://127.0.0.1:8082/metrics            counts of outcomes; /rows has each request\n\n\
     On SIGTERM it drains, hands its remaining rows to the run or watch that collects them, and exits with status 0.")]
 pub(super) struct ProxyArgs {
-    /// Address to listen on for clients
-    #[arg(long, value_name = "ADDR", value_parser = address)]
-    listen: SocketAddr,
+    /// Addresses to listen on for clients, separated by commas; only the last one needs a port, which then is that of all
+    #[arg(long, value_name = "ADDR,...", value_parser = listen_addresses)]
+    listen: ListenAddresses,
     /// Protocol of connections: http (also HTTP/2, and TLS that the app terminates), or tcp to record only connections
     #[arg(long, value_name = "MODE", default_value = "http", value_parser = one_of(&MODES), hide_possible_values = true)]
     mode: TrafficMode,
@@ -108,7 +108,9 @@ impl ProxyArgs {
     }
 
     fn config(self) -> anyhow::Result<ProxyConfig> {
-        for (option, own) in [("--listen", self.listen), ("--admin", self.admin)] {
+        let ListenAddresses { also, last } = self.listen;
+        let listening = also.iter().chain([&last]).map(|own| ("--listen", *own));
+        for (option, own) in listening.chain([("--admin", self.admin)]) {
             if leads_to(self.upstream, own) {
                 bail!(
                     "--upstream {} leads back to the proxy itself ({option} {own}): use the app's own address",
@@ -118,7 +120,8 @@ impl ProxyArgs {
         }
         Ok(ProxyConfig {
             mode: self.mode,
-            listen: self.listen,
+            listen: last,
+            also_listen: also,
             upstream: self.upstream,
             admin: self.admin,
             pod: self.pod,
@@ -156,6 +159,25 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
             parts.and_then(|(ip, port)| Some((ip.parse::<Ipv6Addr>().ok()?, port.parse::<u16>().ok()?)));
         plain.map(SocketAddr::from).ok_or(error)
     })
+}
+
+/// Addresses of the data port.
+#[derive(Clone, Debug)]
+struct ListenAddresses {
+    also: Vec<SocketAddr>,
+    last: SocketAddr,
+}
+
+/// Parses a list of addresses as written in manifests, where `$(POD_IPS):8080` is `10.0.0.1,fd00::1:8080`.
+fn listen_addresses(text: &str) -> Result<ListenAddresses, AddrParseError> {
+    let (also, last) = text.rsplit_once(',').unwrap_or(("", text));
+    let last = address(last)?;
+    let with_port = |text: &str| match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(SocketAddr::new(ip, last.port())),
+        Err(_) => text.parse(),
+    };
+    let also = also.split(',').filter(|text| !text.is_empty()).map(with_port).collect::<Result<_, _>>()?;
+    Ok(ListenAddresses { also, last })
 }
 
 /// Returns true if a connection to `upstream` would reach the listener at `own`.
@@ -208,6 +230,26 @@ mod tests {
             ("127.0.0.1:80", "127.0.0.1:0"),
         ] {
             assert!(!leads(upstream, own), "{upstream} {own}");
+        }
+    }
+
+    #[test]
+    fn listen_addresses_share_last_port() {
+        let listened = |text: &str| {
+            let ListenAddresses { also, last } = listen_addresses(text)?;
+            Ok::<_, AddrParseError>(also.iter().chain([&last]).map(SocketAddr::to_string).collect::<Vec<_>>())
+        };
+        for (text, expected) in [
+            ("10.0.0.1:80", &["10.0.0.1:80"][..]),
+            ("fd00::1:80", &["[fd00::1]:80"]),
+            ("10.0.0.1,fd00::1:80", &["10.0.0.1:80", "[fd00::1]:80"]),
+            ("fd00::1:2,10.0.0.1:80", &["[fd00::1:2]:80", "10.0.0.1:80"]),
+            ("127.0.0.1:81,[::1]:82,0.0.0.0:83", &["127.0.0.1:81", "[::1]:82", "0.0.0.0:83"]),
+        ] {
+            assert_eq!(listened(text).expect(text), expected);
+        }
+        for text in ["10.0.0.1,fd00::1", "web,10.0.0.1:80", "10.0.0.1:80,", "10.0.0.1:x,10.0.0.2:80"] {
+            assert!(listened(text).is_err(), "{text}");
         }
     }
 

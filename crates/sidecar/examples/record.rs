@@ -21,6 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         mode: TrafficMode::Http,
         upstream: app.ok_or("missing argument: the address of the app")?.parse()?,
         listen: own.ok_or("missing argument: the address to listen on")?.parse()?,
+        also_listen: Vec::new(),
         admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         pod: "my-app".to_owned(),
         pod_header: PodHeader::Added,

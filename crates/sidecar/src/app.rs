@@ -57,7 +57,7 @@ impl AppListener {
     }
 
     /// Returns true if the listener is known to be closed.
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 }
@@ -67,7 +67,7 @@ impl ProxyState {
     pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
         match error.kind() {
             ErrorKind::ConnectionRefused => {
-                if self.app.refuses() {
+                if self.has_local_app && self.app.refuses() {
                     self.listener_closed();
                 }
                 ServedEnd::UpstreamRefused
@@ -91,14 +91,22 @@ impl ProxyState {
     /// Watches the app's listener until it is gone, and records the time. If the kernel cannot be asked, only refused
     /// requests reveal that the listener is gone.
     pub(super) async fn watch_listener_close(&self) {
-        while !self.app.is_closed() {
+        while !self.is_app_gone() {
             self.look_for_listener();
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
+    /// Returns true if the app no longer listens, or if there is no local app to wait for.
+    pub(super) fn is_app_gone(&self) -> bool {
+        !self.has_local_app || self.app.is_closed()
+    }
+
     /// Checks the app's listener once, and records the phase if the listener is gone.
     pub(super) fn look_for_listener(&self) {
+        if !self.has_local_app {
+            return;
+        }
         let at = self.clock.now();
         match listens(self.upstream, self.listen) {
             Some(true) => self.app.saw_open(at),
@@ -153,6 +161,18 @@ mod tests {
         assert_eq!(end(Errno::EADDRNOTAVAIL), ServedEnd::ProxyExhausted);
         assert_eq!(end(Errno::ETIMEDOUT), ServedEnd::Cancelled);
         assert_eq!(end(Errno::ECONNREFUSED), ServedEnd::UpstreamRefused);
+    }
+
+    #[test]
+    fn refusal_closes_only_local_listener() {
+        for (upstream, is_local) in [([127, 0, 0, 1], true), ([192, 0, 2, 1], false)] {
+            let config = ProxyConfig::bare(SocketAddr::from((upstream, 80)));
+            let shared = ProxyState::new(&config, Clock::start());
+            shared.app.accepts(shared.clock.now());
+            let refused = io::Error::from(ErrorKind::ConnectionRefused);
+            assert_eq!(shared.connect_failed(&refused), ServedEnd::UpstreamRefused);
+            assert_eq!(shared.app.is_closed(), is_local);
+        }
     }
 
     #[test]

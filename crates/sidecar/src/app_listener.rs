@@ -4,7 +4,12 @@
 //! the same information, but for each read the kernel walks its entire connection hash table, which takes milliseconds
 //! during which nothing would be relayed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// Returns true if an address belongs to this network namespace.
+pub(super) fn is_local(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
 
 /// Returns true if a connection to `address` would find a listener in this network namespace. Returns `None` if the
 /// kernel cannot tell, that is, if it finds neither this listener nor `known`, a listener that is certainly open.
@@ -108,6 +113,13 @@ mod tests {
         drop(listener);
         assert_eq!(listens(address, known), Some(false));
         assert_eq!(listens(address, address), None, "both arguments name the closed listener");
+    }
+
+    #[test]
+    fn documentation_address_is_not_local() {
+        let local = |ip: &str| is_local(ip.parse().unwrap());
+        assert!(["127.9.9.9", "0.0.0.0", "::ffff:127.0.0.1"].into_iter().all(local));
+        assert!(!["192.0.2.1", "2001:db8::1"].into_iter().any(local));
     }
 
     #[test]

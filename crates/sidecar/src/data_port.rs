@@ -8,10 +8,13 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -44,11 +47,24 @@ const fn patience_ticks(idleness: Idleness) -> u32 {
     }
 }
 
+/// Accepts a connection from any of the listeners. `turn` is the number of the listener that comes first, so that none is
+/// left out while another is busy.
+async fn accept_any(listeners: &[TcpListener], turn: u64) -> io::Result<(TcpStream, SocketAddr)> {
+    let first = usize::try_from(turn).unwrap_or_default() % listeners.len();
+    let in_turn = listeners[first..].iter().chain(&listeners[..first]);
+    poll_fn(|context| {
+        let accepted = in_turn.clone().map(|listener| listener.poll_accept(context)).find(Poll::is_ready);
+        accepted.unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
 type DynUntil<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
 
 /// The data port and its connections.
 pub(super) struct DataPort {
-    listener: TcpListener,
+    /// Listeners at the same port of several addresses.
+    listeners: Vec<TcpListener>,
     shared: Arc<ProxyState>,
     connections: JoinSet<()>,
     /// State of each connection, by task id.
@@ -70,9 +86,9 @@ struct AcceptedClient {
 
 impl DataPort {
     /// Returns the port, without connections.
-    pub(super) fn new(listener: TcpListener, shared: Arc<ProxyState>) -> Self {
+    pub(super) fn new(listeners: Vec<TcpListener>, shared: Arc<ProxyState>) -> Self {
         Self {
-            listener,
+            listeners,
             shared,
             connections: JoinSet::new(),
             places: HashMap::new(),
@@ -109,7 +125,7 @@ impl DataPort {
                 }
                 // Finished tasks keep their memory until they are joined.
                 Some(ended) = self.connections.join_next_with_id() => self.ended(ended),
-                accepted = self.listener.accept(), if has_place || idlest.is_some() => match accepted {
+                accepted = accept_any(&self.listeners, self.accepted), if has_place || idlest.is_some() => match accepted {
                     Ok((stream, peer)) => {
                         if let Some(idlest) = idlest {
                             self.close(idlest);
@@ -199,7 +215,7 @@ impl DataPort {
         let shared = self.shared.clone();
         let mut drained = None;
         let steps = async {
-            while !(shared.app.is_closed() && shared.in_flight.count() == 0) {
+            while !(shared.is_app_gone() && shared.in_flight.count() == 0) {
                 tokio::time::sleep(DRAIN_INTERVAL).await;
             }
             drained = Some(shared.clock.now());
@@ -214,7 +230,7 @@ impl DataPort {
         .await;
         // To the client, connections in the kernel's queue look accepted. They are reset, and recorded if there is room
         // for one more connection.
-        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
+        while let Some(Ok((stream, peer))) = accept_any(&self.listeners, self.accepted).now_or_never() {
             if self.places.len() < shared.budget.connections {
                 self.relay(stream, peer);
             } else {

@@ -90,6 +90,8 @@ pub struct ProxyConfig {
     pub mode: TrafficMode,
     /// Address that clients connect to.
     pub listen: SocketAddr,
+    /// Further such addresses, such as the other one of a dual-stack pod.
+    pub also_listen: Vec<SocketAddr>,
     /// Address that the app listens on.
     pub upstream: SocketAddr,
     /// Address that the admin port listens on.
@@ -118,6 +120,7 @@ impl ProxyConfig {
         Self {
             mode: TrafficMode::Http,
             listen: free,
+            also_listen: Vec::new(),
             upstream,
             admin: free,
             pod: "web-1".to_owned(),
@@ -165,7 +168,7 @@ pub enum ProxyError {
 /// A proxy whose ports are already bound, so clients can connect before it runs.
 #[derive(Debug)]
 pub struct Proxy {
-    data: TcpListener,
+    data: Vec<TcpListener>,
     data_addr: SocketAddr,
     admin: TcpListener,
     admin_addr: SocketAddr,
@@ -192,6 +195,9 @@ struct ProxyState {
     mode: TrafficMode,
     listen: SocketAddr,
     upstream: SocketAddr,
+    /// True if the upstream's listener is in this network namespace. Otherwise, as with a Service's address, nothing is
+    /// known about it.
+    has_local_app: bool,
     pod: Arc<str>,
     /// Header to add to responses; `None` to leave responses unchanged.
     pod_header: Option<PodHeaderBytes>,
@@ -296,6 +302,7 @@ impl ProxyState {
             mode: config.mode,
             listen: config.listen,
             upstream: config.upstream,
+            has_local_app: app_listener::is_local(config.upstream.ip()),
             pod: config.pod.as_str().into(),
             pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
             budget: config.budget,
@@ -335,8 +342,12 @@ impl Proxy {
         if config.pod.is_empty() || !config.pod.bytes().all(good) {
             return Err(ProxyError::PodName(config.pod));
         }
-        let (data, data_addr) = listen("data", config.listen)?;
-        socket::prepare(&data);
+        let (first, data_addr) = listen("data", config.listen)?;
+        let mut data = vec![first];
+        for address in &config.also_listen {
+            data.push(listen("data", *address)?.0);
+        }
+        data.iter().for_each(socket::prepare);
         let (admin, admin_addr) = listen("admin", config.admin)?;
         // Without the socket, one stage of the pod's termination is not recorded, but the proxy can still serve.
         let mark = PreStopSocket::bind(admin_addr)
@@ -360,7 +371,7 @@ impl Proxy {
         })
     }
 
-    /// Returns the address of the data port.
+    /// Returns the first address of the data port.
     pub fn local_addr(&self) -> SocketAddr {
         self.data_addr
     }

@@ -65,7 +65,10 @@ impl Running {
     }
 
     fn start_as(config: ProxyConfig) -> Self {
-        let proxy = Proxy::bind(config, Clock::start()).unwrap();
+        Self::of(Proxy::bind(config, Clock::start()).unwrap())
+    }
+
+    fn of(proxy: Proxy) -> Self {
         let (data, admin) = (proxy.local_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let (hurry, hurried) = oneshot::channel::<()>();
@@ -273,6 +276,21 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
 #[test]
 fn snapshot_tests_start_no_process() {
     assert!(std::env::var_os("INSTA_WORKSPACE_ROOT").is_some(), ".cargo/config.toml sets it");
+}
+
+#[tokio::test]
+async fn dual_stack_proxy_serves_all_addresses() {
+    let (app, address) = app().await;
+    let also_listen = ["[::1]:0", "127.0.0.1:0"].map(|address| address.parse().unwrap()).into();
+    let proxy =
+        Proxy::bind(ProxyConfig { also_listen, ..ProxyConfig::bare(address) }, Clock::start()).unwrap();
+    let addresses: Vec<SocketAddr> = proxy.data.iter().map(|data| data.local_addr().unwrap()).collect();
+    assert_eq!((addresses.len(), addresses[0]), (3, proxy.local_addr()));
+    let mut proxy = Running::of(proxy);
+    for address in addresses.into_iter().rev() {
+        proxy.data = address;
+        proxy.asked(&app, &get(0)).await;
+    }
 }
 
 #[tokio::test]

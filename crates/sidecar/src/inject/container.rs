@@ -46,7 +46,8 @@ pub(super) fn container(front: &Front, options: &InjectOptions) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
     let mut args = vec![
         "proxy".to_owned(),
-        format!("--listen={}", address(front.ports.listen)),
+        // A dual-stack pod has two addresses, and its Services may lead to either.
+        format!("--listen=$(POD_IPS):{}", front.ports.listen),
         format!("--upstream={}", address(front.app_port)),
     ];
     if options.mode == Some(AppProtocol::Tcp) {
@@ -59,6 +60,7 @@ pub(super) fn container(front: &Front, options: &InjectOptions) -> Value {
     let mut env = vec![
         field("POD_NAME", "metadata.name"),
         field("POD_IP", "status.podIP"),
+        field("POD_IPS", "status.podIPs"),
         json!({"name": "ROLLDROP_ADMIN", "value": address(front.ports.admin)}),
     ];
     env.extend(options.admin_token.iter().map(|secret| {

@@ -118,7 +118,7 @@ fn named_port_moves_and_comments_stay() {
           initContainers:
             - args:
               - proxy
-              - --listen=$(POD_IP):18080
+              - --listen=$(POD_IPS):18080
               - --upstream=$(POD_IP):8080
               - --app-ready-path=/readyz
               env:
@@ -130,6 +130,10 @@ fn named_port_moves_and_comments_stay() {
                 valueFrom:
                   fieldRef:
                     fieldPath: status.podIP
+              - name: POD_IPS
+                valueFrom:
+                  fieldRef:
+                    fieldPath: status.podIPs
               - name: ROLLDROP_ADMIN
                 value: $(POD_IP):18081
               image: rolldrop:1
@@ -344,7 +348,7 @@ fn later_workload_reuses_existing_sidecar_ports() {
         let args = &workload["spec"]["template"]["spec"]["initContainers"][0]["args"];
         assert_eq!(
             (&args[1], &args[2]),
-            (&"--listen=$(POD_IP):18080".into(), &"--upstream=$(POD_IP):8080".into())
+            (&"--listen=$(POD_IPS):18080".into(), &"--upstream=$(POD_IP):8080".into())
         );
     }
     assert_eq!(said[1]["spec"]["ports"][0]["targetPort"], 18080);

@@ -37,6 +37,16 @@ async fn termination_records_every_proxy_phase() {
     assert_eq!(within(proxy.report).await.unwrap().counts.handed_over, 1);
 }
 
+/// A Service's address is not in the proxy's network namespace, where no listener could be found for it.
+#[tokio::test]
+async fn remote_app_has_no_listener_phases() {
+    let proxy = Running::start("192.0.2.1:80".parse().unwrap());
+    proxy.call_pre_stop().await;
+    let (lines, _) = proxy.end().await;
+    use ProxyPhase::*;
+    assert_eq!(phases(&lines), [PreStop, Sigterm, Drained, Exit]);
+}
+
 #[tokio::test]
 async fn hurried_drain_cancels_requests_in_flight() {
     let (app, address) = app().await;

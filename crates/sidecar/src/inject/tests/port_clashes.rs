@@ -40,7 +40,7 @@ fn sidecar_takes_no_port_that_app_uses() {
     objects.push(other);
     inject_into(&mut objects, &options()).expect("manifests");
     let args = &objects[2]["spec"]["template"]["spec"]["initContainers"][0]["args"];
-    assert_eq!(args[1], "--listen=$(POD_IP):18080");
+    assert_eq!(args[1], "--listen=$(POD_IPS):18080");
 }
 
 /// Returns the reason why a policy with this spec forbids the sidecar in the Deployment; `None` if it does not.
