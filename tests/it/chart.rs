@@ -240,14 +240,23 @@ fn chart_pod_has_no_privileges_or_retries() {
 }
 
 #[test]
-fn chart_job_avoids_node_that_it_drains() {
+fn chart_job_avoids_nodes_that_it_drains() {
     let objects = objects(&value_sets()["drain-values"]);
     let job = of_kind(&objects, "Job").next().expect("a Job");
     let affinity = &job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
     let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     let linux = json!([{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]);
-    let off = json!([{"key": "metadata.name", "operator": "NotIn", "values": ["node-2"]}]);
-    assert_eq!(terms, &json!([{"matchExpressions": linux, "matchFields": off}]));
+    let off = |node: &str| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+    assert_eq!(terms, &json!([{"matchExpressions": linux, "matchFields": [off("node-2")]}]));
+
+    // API servers refuse a requirement for a field with several values.
+    let drain = |node: &str| json!({"at": "1s", "action": "drain", "node": node});
+    let drains = [drain("node-1"), drain("node-2"), drain("node-1")];
+    let objects = self::objects(&json!({"scenario": {"spec": {"disruptions": drains}}}).to_string());
+    let job = of_kind(&objects, "Job").next().expect("a Job");
+    let affinity = &job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    assert_eq!(terms[0]["matchFields"], json!([off("node-1"), off("node-2")]));
 }
 
 #[test]

@@ -67,12 +67,16 @@ true
 {{- $affinity := deepCopy .Values.affinity -}}
 {{- $nodes := include "rolldrop.drained" . | fromJsonArray -}}
 {{- if $nodes -}}
-{{- $off := dict "key" "metadata.name" "operator" "NotIn" "values" $nodes -}}
+{{- /* API servers accept only one value in each requirement for a field. */ -}}
+{{- $off := list -}}
+{{- range $nodes -}}
+{{- $off = append $off (dict "key" "metadata.name" "operator" "NotIn" "values" (list .)) -}}
+{{- end -}}
 {{- $node := get $affinity "nodeAffinity" | default dict -}}
 {{- $required := get $node "requiredDuringSchedulingIgnoredDuringExecution" | default dict -}}
 {{- $terms := list -}}
 {{- range get $required "nodeSelectorTerms" | default (list dict) -}}
-{{- $terms = append $terms (set (deepCopy .) "matchFields" (append (get . "matchFields" | default list) $off)) -}}
+{{- $terms = append $terms (set (deepCopy .) "matchFields" (concat (get . "matchFields" | default list) $off)) -}}
 {{- end -}}
 {{- $_ := set $required "nodeSelectorTerms" $terms -}}
 {{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" $required -}}

@@ -12,6 +12,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 
 {{- $ownServices := list -}}
 {{- $hasOwnWorkload := false -}}
+{{- $ownWorkloads := list -}}
 {{- $hasProxies := .Values.rbac.proxies -}}
 {{- range $spec.manifests -}}
 {{- if not .inline -}}
@@ -32,6 +33,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- end -}}
 {{- if dig "spec" "template" false .inline -}}
 {{- $hasOwnWorkload = true -}}
+{{- $ownWorkloads = append $ownWorkloads (printf "%s/%s" (include "rolldrop.plural" .inline.kind) $name) -}}
 {{- end -}}
 {{- if contains "rolldrop-admin" (toJson .inline) -}}
 {{- $hasProxies = true -}}
@@ -56,7 +58,18 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- $hasProxies = true -}}
 {{- $rules = append $rules (dict "apiGroups" (list "networking.k8s.io") "resources" (list "networkpolicies") "verbs" (list "list")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "secrets") "verbs" (list "create" "delete")) -}}
-{{- if or $hasOthersService (not $hasOwnWorkload) -}}
+{{- $hasOthersWorkload := false -}}
+{{- range dig "sidecar" "workloads" list $spec -}}
+{{- $parts := splitList "/" . -}}
+{{- if not (has (printf "%s/%s" (include "rolldrop.workloads" (first $parts)) (last $parts)) $ownWorkloads) -}}
+{{- $hasOthersWorkload = true -}}
+{{- end -}}
+{{- end -}}
+{{- if or $hasOthersService $hasOthersWorkload (not $hasOwnWorkload) -}}
+{{- if not (or $hasOthersService $hasOthersWorkload) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "networking.k8s.io") "resources" (list "ingresses") "verbs" (list "list")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "gateway.networking.k8s.io") "resources" (list "httproutes") "verbs" (list "list")) -}}
+{{- end -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list" "get" "patch")) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "deployments" "statefulsets" "daemonsets") "verbs" (list "get" "patch")) -}}
 {{- end -}}
@@ -92,7 +105,7 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "replicasets") "verbs" (list "list")) -}}
 {{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
 {{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s needs a workload, such as deployment/web" .action)) -}}
-{{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
+{{- $resource := include "rolldrop.workloads" (first $parts) | required (printf "scenario.spec.disruptions: %q is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list $resource) "resourceNames" (list (last $parts)) "verbs" (list "get" "patch")) -}}
 {{- else if eq .action "patch" -}}
 {{- $object := .object | required "scenario.spec.disruptions: patch needs an object: {apiVersion, kind, name}" -}}
@@ -139,6 +152,11 @@ The rules of the Role, as JSON: only what the scenario needs. They match the cal
 {{/* The sender of the load: the run's own pod (local), or a Job of load workers (cluster). */}}
 {{- define "rolldrop.loadFrom" -}}
 {{- dig "load" "from" "local" .Values.scenario.spec -}}
+{{- end -}}
+
+{{/* The resource of a workload's kind, as in deployment/web; empty for other kinds. */}}
+{{- define "rolldrop.workloads" -}}
+{{- get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (lower .) -}}
 {{- end -}}
 
 {{/* A kind's name in paths, by the rules of English, which the tools that generate kinds follow. */}}

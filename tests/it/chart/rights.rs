@@ -151,6 +151,12 @@ fn specs() -> Vec<(&'static str, Value)> {
         ("observe", disrupt(json!({"at": "0s", "action": "observe", "until": "rolloutComplete"}))),
         ("drain", disrupt(json!({"at": "1s", "action": "drain", "node": "node-2", "allowOutage": true}))),
         ("the sidecar beside live pods", json!({"target": {"service": "web"}, "sidecar": inject})),
+        ("the sidecar behind a URL", json!({"target": {"url": "http://shop.example/"}, "sidecar": inject})),
+        (
+            "the sidecar of a live workload beside manifests",
+            json!({"target": {"url": "http://shop.example/"}, "manifests": own,
+                "sidecar": {"inject": true, "workloads": ["deploy/web"]}}),
+        ),
         (
             "manifests with the sidecar",
             json!({"target": {"service": "own"}, "sidecar": inject, "manifests": own}),
@@ -188,6 +194,11 @@ apiVersion: v1
 kind: Service
 metadata: {name: web}
 spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
 ";
 
 #[test]
