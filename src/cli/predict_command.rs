@@ -13,7 +13,7 @@ use super::formats::LoadFormat;
 use super::parse_duration;
 use super::say::print;
 use rolldrop_campaign::analysis::{Given, analyse};
-use rolldrop_explain::model::figure_text;
+use rolldrop_explain::model::{figure_text, lasted_at_least_s};
 use rolldrop_judge::prediction::{MAX_CUT, PredictionRequest, StreamPrediction, measured_windows};
 use rolldrop_record::RunDir;
 use rolldrop_record::run_info::Tool;
@@ -78,10 +78,13 @@ impl PredictArgs {
         let Some(steady) = &analysed.analysis.steady else {
             bail!("{} contains no streams: record some with --stream (load.stream)", self.run.display());
         };
-        let windows_s = measured_windows(&analysed.analysis.result);
+        let result = &analysed.analysis.result;
+        let windows_s = measured_windows(result);
         let graces_s: Vec<f64> = self.grace.iter().map(Duration::as_secs_f64).collect();
         let request = PredictionRequest {
             windows_s: &windows_s,
+            lasted_at_least_s: lasted_at_least_s(&result.terminations, &result.groups, |_| true)
+                .unwrap_or(0.0),
             sleep_s: self.sleep.map(|sleep| sleep.as_secs_f64()),
             graces_s: &graces_s,
             terminations: self.terminations,

@@ -47,7 +47,7 @@ pub struct SteadyRecord<'a> {
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
     /// Measured propagation windows, each as a lower and an upper bound on the number of seconds after t0 for which a
-    /// pod still receives streams. All windows are equally likely.
+    /// pod still receives streams; the upper one may be infinite. All windows are equally likely.
     pub windows_s: &'a [(f64, f64)],
 }
 

@@ -52,12 +52,17 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
         of.open_per_pod,
         missing_text(of.missing),
     )?;
-    match of.window_s {
-        Some(window_s) => writeln!(
+    match (of.window_s, of.window_at_least_s) {
+        (Some(window_s), _) => writeln!(
             out,
             "new streams keep arriving for at most {window_s:.1} s after the deletion, as measured"
         )?,
-        None => writeln!(
+        (None, Some(least_s)) => writeln!(
+            out,
+            "new streams keep arriving for at least {least_s:.1} s after the deletion, and it is not known for how much longer: \
+             a window has no upper bound"
+        )?,
+        (None, None) => writeln!(
             out,
             "no propagation window was measured: streams that still arrive at a terminating pod are not counted"
         )?,
@@ -195,7 +200,7 @@ mod tests {
     fn prediction() -> StreamPrediction {
         let forecast = |seconds: f64, cut| Forecast {
             end: PodShutdown { sleep_s: 2.0, grace_s: seconds, on_sigterm: OnSigterm::Drains },
-            refused: 0.0,
+            refused: Some(0.0),
             cut,
             cut_in_all: cut.map(|_| CutRange { lower: 0, upper: 5 }),
             uncut: UncutShare { estimate: Some(0.91), lower: 0.84, upper: 0.96 },
@@ -210,6 +215,7 @@ mod tests {
             open_per_pod: 9.87,
             missing: Some(MissingShare::Exactly(0.004)),
             window_s: Some(1.4),
+            window_at_least_s: None,
             sleep_s: 2.0,
             draining: vec![
                 forecast(30.0, Estimate::Known(mean)),

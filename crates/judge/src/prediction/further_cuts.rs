@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use super::prediction_table::{CONFIDENCE, MAX_CUT, NoPrediction, measured_windows};
 use super::{Estimate, MeanCut, StreamBudget, VirtualTerminations};
+use rolldrop_explain::math::stats;
 use rolldrop_explain::model::account::{Finding, Loss};
 use rolldrop_explain::model::{
     Analysis, PredictedMean, Recommendation, RunResult, SettingsOrigin, Termination, TerminationStreams,
-    Verdict,
+    Verdict, lasted_at_least_s,
 };
 
 /// Prediction for one pair of settings.
@@ -69,10 +70,15 @@ fn streams_of(result: &RunResult) -> impl Iterator<Item = (&Termination, &Termin
     result.terminations.iter().filter_map(|of| Some((of, of.streams.as_ref()?)))
 }
 
-/// Returns the preStop sleep that the propagation windows call for; 0 if they call for none.
+/// Returns the preStop sleep that the propagation windows call for; 0 if they call for none. If requests were lost to
+/// them and no sleep is advised, it is at least as long as a window is known to have lasted.
 fn advised_sleep_s(result: &RunResult) -> u64 {
     let longest = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups);
-    longest.and_then(Recommendation::advised_seconds).unwrap_or(0)
+    longest.and_then(Recommendation::advised_seconds).unwrap_or_else(|| {
+        let is_needed = result.requests.by_cause.keys().any(|cause| cause.is_helped_by_sleep());
+        let lasted_s = lasted_at_least_s(&result.terminations, &result.groups, |_| is_needed);
+        stats::ceil_seconds(lasted_s.unwrap_or(0.0))
+    })
 }
 
 /// One further termination, of a pod like those of the run.

@@ -14,7 +14,7 @@ pub struct Forecast {
     pub end: PodShutdown,
     /// Mean number of streams per termination that arrive after the pod stopped accepting, while the rules still list
     /// it.
-    pub refused: f64,
+    pub refused: Option<f64>,
     /// Mean number of streams cut per termination.
     pub cut: Estimate<MeanCut>,
     /// Total number of streams that the requested number of further terminations will cut.
@@ -86,7 +86,8 @@ impl VirtualTerminations {
         let refused_s = self.windows_s.iter().map(|(_, upper)| (upper - budget.accepts_s).max(0.0));
         Forecast {
             end,
-            refused: self.rate_per_pod() * refused_s.sum::<f64>() / self.windows_s.len() as f64,
+            refused: Some(self.rate_per_pod() * refused_s.sum::<f64>() / self.windows_s.len() as f64)
+                .filter(|streams| streams.is_finite()),
             cut: cuts.map(|cuts| cuts.mean(confidence)),
             cut_in_all: cuts.map(|cuts| cuts.predict(terminations, confidence)),
             uncut: needs.uncut(budget.seconds, confidence),

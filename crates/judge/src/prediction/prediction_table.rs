@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, VirtualTerminations};
-use rolldrop_explain::model::{MissingShare, RunResult, SteadyStreams};
+use rolldrop_explain::model::{MissingShare, RunResult, SteadyStreams, Window};
 
 /// Default confidence of every bound.
 pub const CONFIDENCE: f64 = 0.95;
@@ -35,9 +35,11 @@ pub enum NoPrediction {
 /// Input of a prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictionRequest<'a> {
-    /// Measured propagation windows, each as a lower and an upper bound in seconds.
+    /// Measured propagation windows, each as a lower and an upper bound in seconds; the upper one may be infinite.
     pub windows_s: &'a [(f64, f64)],
-    /// The preStop sleep in seconds; `None` selects the longest window.
+    /// Time in seconds that a window of one of several pods is known to have lasted; 0 if there is none.
+    pub lasted_at_least_s: f64,
+    /// The preStop sleep in seconds; `None` selects the longest time that a window lasted, as far as is known.
     pub sleep_s: Option<f64>,
     /// Grace periods (for apps that cut their streams, sleeps) that are always shown, in seconds.
     pub graces_s: &'a [f64],
@@ -64,8 +66,11 @@ pub struct StreamPrediction {
     pub open_per_pod: f64,
     /// Share of the stationary population that is missing.
     pub missing: Option<MissingShare>,
-    /// Longest measured propagation window, in seconds; `None` if none was measured.
+    /// Longest measured propagation window, in seconds; `None` if none was measured, or one has no upper bound.
     pub window_s: Option<f64>,
+    /// Time that the longest window lasted at least, in seconds, if a window has no upper bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_at_least_s: Option<f64>,
     /// The preStop sleep that the table assumes, in seconds.
     pub sleep_s: f64,
     /// Effect of grace periods, if the app keeps serving its streams after SIGTERM.
@@ -108,10 +113,12 @@ impl VirtualTerminations {
     }
 }
 
-/// Returns the propagation windows measured in a run, each as a lower and an upper bound in seconds.
+/// Returns the propagation windows measured in a run, each as a lower and an upper bound in seconds. A window without an
+/// upper bound may be the longest, so it has an infinite one.
 pub fn measured_windows(result: &RunResult) -> Vec<(f64, f64)> {
-    let windows = result.terminations.iter().flat_map(|of| &of.windows);
-    windows.filter_map(|window| Some((window.lower_s.unwrap_or(0.0), window.upper_s?))).collect()
+    let windows = result.terminations.iter().filter(|t| t.was_deleted()).flat_map(|t| &t.windows);
+    let bounds = |w: &Window| (w.lower_s.unwrap_or(0.0), w.upper_s.unwrap_or(f64::INFINITY));
+    windows.filter(|w| w.is_one()).map(bounds).collect()
 }
 
 impl StreamPrediction {
@@ -121,12 +128,24 @@ impl StreamPrediction {
     /// Returns the reason why nothing can be predicted from the run.
     pub fn of(
         steady: &SteadyStreams,
-        &PredictionRequest { windows_s, sleep_s, graces_s, terminations, max_cut, confidence }: &PredictionRequest<'_>,
+        &PredictionRequest {
+            windows_s,
+            lasted_at_least_s,
+            sleep_s,
+            graces_s,
+            terminations,
+            max_cut,
+            confidence,
+        }: &PredictionRequest<'_>,
     ) -> Result<Self, NoPrediction> {
         let virtually = VirtualTerminations::of_steady(steady, windows_s)?;
         let (steady_s, pods) = (steady.to.seconds_since(steady.from), steady.pods.len());
-        let window_s = windows_s.iter().map(|(_, upper)| *upper).reduce(f64::max);
-        let sleep_s = sleep_s.unwrap_or_else(|| window_s.unwrap_or(0.0).ceil());
+        let longest_s = windows_s.iter().map(|(_, upper)| *upper).reduce(f64::max);
+        let window_s = longest_s.filter(|s| s.is_finite());
+        let bounds = windows_s.iter().flat_map(|(lower, upper)| [*lower, *upper]);
+        let known_s = bounds.filter(|s| s.is_finite()).fold(lasted_at_least_s, f64::max);
+        let sleep_s = sleep_s.unwrap_or_else(|| known_s.ceil());
+        let lowest_s = windows_s.iter().map(|(lower, _)| *lower).fold(lasted_at_least_s, f64::max);
         let terminations = terminations.unwrap_or(pods as u64);
         let least_grace = virtually.least_grace(sleep_s, max_cut, confidence);
         let least_sleep = virtually.least_sleep(max_cut, confidence);
@@ -152,6 +171,7 @@ impl StreamPrediction {
             open_per_pod: virtually.open_per_pod(),
             missing: steady.missing,
             window_s,
+            window_at_least_s: longest_s.filter(|s| s.is_infinite()).map(|_| lowest_s),
             sleep_s,
             draining: forecasts(least_grace, sleep_s, &|grace_s| PodShutdown {
                 sleep_s,

@@ -2,7 +2,8 @@
 
 use super::*;
 use rolldrop_explain::Analysed;
-use rolldrop_explain::model::{Analysis, SettingsOrigin, TerminationStreams, Verdict};
+use rolldrop_explain::model::{Analysis, Cause, SettingsOrigin, TerminationStreams, Verdict};
+use std::collections::BTreeMap;
 
 /// Returns a run whose three pods had a preStop sleep of 5 s and a grace period of 20 s. Two of the apps cut streams at
 /// SIGTERM. Stream lengths are exponential with a mean of 8 s, at 6.7 streams per pod per second.
@@ -67,6 +68,18 @@ fn advised_sleep_fits_into_grace_period() {
     assert_eq!(advised(drained()), Some((SettingsOrigin::Advised, Some(40), Some(41))));
     // An app that cuts its streams keeps its 15 s.
     assert_eq!(advised(run()), Some((SettingsOrigin::Advised, Some(40), Some(55))));
+}
+
+#[test]
+fn advised_sleep_is_no_shorter_than_known_window() {
+    let mut analysis = drained();
+    analysis.result.recommendation.clear();
+    let window = &mut analysis.result.terminations[0].windows[0];
+    (window.lower_s, window.upper_s) = (Some(7.5), None);
+    assert_eq!(measured_windows(&analysis.result)[0], (7.5, f64::INFINITY));
+    analysis.result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 3)]);
+    let advised = settings(&further_cuts(&analysis)).pop().unwrap();
+    assert_eq!((advised.0, advised.1), (SettingsOrigin::Advised, Some(8)));
 }
 
 #[test]
