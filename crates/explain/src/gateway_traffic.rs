@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::conclude::explained::Explained;
 use crate::explain_span;
 use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
-use crate::timeline::{BeatCollector, TimeSpan, Unread};
+use crate::timeline::{BeatCollector, PODS, TimeSpan, Unread};
 use background::{HealthyLosses, background, is_no_connection};
 use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts, Upstream};
 use known_services::{KnownServices, ServiceNumber};
@@ -125,9 +125,7 @@ impl PodHistory {
             let grace_ns = event.deletion_grace_s.unwrap_or(event.grace_s).saturating_mul(SECOND_NS);
             self.due = self.due.max(Some(deleting.shifted_ns(grace_ns)));
         }
-        if event.change == Change::Deleted {
-            self.gone = Some(at);
-        }
+        self.gone = (event.change == Change::Deleted).then_some(at);
         if self.events.len() >= EVENTS_KEPT {
             // Keep the first event, which shows how long the pod has existed.
             self.events.remove(1);
@@ -143,6 +141,11 @@ impl PodHistory {
     fn shown(&self) -> Option<(&PodEvent, IpAddr)> {
         let (_, first) = self.events.first()?;
         Some((first, self.address?))
+    }
+
+    /// Returns the time from which the pod was being deleted, or was no longer listed after a gap.
+    fn left(&self) -> Option<Stamp> {
+        self.deleting.or(self.gone)
     }
 
     /// Returns true if the pod may have been deleted before the watch began.
@@ -187,6 +190,11 @@ impl GatewayTraffic {
         self.services.observe(at, kind);
         match kind {
             EventKind::Pod(pod) => self.observe_pod(at, pod),
+            // A list follows, which lacks every pod that was deleted in the gap.
+            EventKind::WatchGap { resource, .. } if resource == PODS => {
+                self.pods.values_mut().for_each(|pod| _ = pod.gone.get_or_insert(at));
+                self.started.clear();
+            }
             EventKind::ClockSample { .. } => {
                 if self.samples.len() >= SAMPLES_KEPT {
                     self.samples.remove(0);
@@ -279,11 +287,13 @@ impl GatewayTraffic {
     pub fn forget_before(&mut self, now: Stamp) {
         let needed = self.needed_from(now);
         let before = now.shifted_ns(-KEPT_NS).min(needed);
+        // A line may have a wrong time, and its log's clock may have been set.
+        let latest = now.shifted_ns(RECENT_NS);
         let journals = self.journals.all();
         let offset = |source: &Arc<str>| clock_in(&self.clocks, &journals, source);
         let unexplained = self.pods.values().filter(|pod| pod.deleting.is_some() && !pod.is_explained);
         let asked_for = unexplained.filter_map(|pod| pod.address).collect();
-        self.attempts.forget_before(needed, before, &asked_for, offset);
+        self.attempts.forget_outside(needed..=latest, before, &asked_for, offset);
         self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.services.forget_before(before);
@@ -503,7 +513,7 @@ impl GatewayTraffic {
     fn well_pods(&self, span: TimeSpan) -> Vec<(Upstream, TimeSpan)> {
         let well = |pod: &PodHistory| {
             let from = pod.ready?.max(span.from);
-            let until = pod.deleting.map_or(span.until, |deleting| deleting.min(span.until));
+            let until = pod.left().map_or(span.until, |left| left.min(span.until));
             Some((Upstream::Pod(pod.address?), TimeSpan { from, until }))
         };
         self.pods.values().filter_map(well).collect()

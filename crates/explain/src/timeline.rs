@@ -53,6 +53,7 @@ pub use requests::{Agreement, Request, Requests};
 pub use restarts::ContainerRestart;
 pub use span::TimeSpan;
 use watches::ENDPOINT_SLICES;
+pub(crate) use watches::PODS;
 pub use watches::UnwatchedPeriod;
 pub use workload_changes::ChangeByOthers;
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,13 +187,13 @@ impl KeptAttempts {
         })
     }
 
-    /// Forgets attempts that ended before `before`. Attempts that lost their requests, and the consumers that used an
-    /// address, are forgotten only from before `lost_before`, and the consumers of `asked_for` not at all. `offset`
-    /// returns the offset of a log's clock.
-    pub(super) fn forget_before(
+    /// Forgets attempts that ended outside `kept`. Attempts that lost their requests, and the consumers that used an
+    /// address, are kept from `lost_from` on, and the consumers of `asked_for` in any case. `offset` returns the offset
+    /// of a log's clock.
+    pub(super) fn forget_outside(
         &mut self,
-        before: Stamp,
-        lost_before: Stamp,
+        kept: RangeInclusive<Stamp>,
+        lost_from: Stamp,
         asked_for: &HashSet<IpAddr>,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
     ) {
@@ -201,8 +202,9 @@ impl KeptAttempts {
             let offset_ns = || offset(&self.consumers[consumer as usize].log).offset_ns;
             at.shifted_ns(-*offsets_ns.entry(consumer).or_insert_with(offset_ns))
         };
-        for (attempts, before) in [(&mut self.attempts, before), (&mut self.lost, lost_before)] {
-            while attempts.front().is_some_and(|of| corrected(of.ended(), of.consumer) < before) {
+        let lost = lost_from..=*kept.end();
+        for (attempts, kept) in [(&mut self.attempts, &kept), (&mut self.lost, &lost)] {
+            while attempts.front().is_some_and(|of| !kept.contains(&corrected(of.ended(), of.consumer))) {
                 attempts.pop_front();
             }
         }
@@ -212,7 +214,7 @@ impl KeptAttempts {
             {
                 return true;
             }
-            consumers.retain(|consumer, last| corrected(*last, *consumer) >= lost_before);
+            consumers.retain(|consumer, last| lost.contains(&corrected(*last, *consumer)));
             !consumers.is_empty()
         });
     }
@@ -235,12 +237,20 @@ impl KeptAttempts {
         &self.consumers[consumer as usize]
     }
 
-    /// Returns the consumers that sent requests to a pod's address, or to one of these Services.
-    pub(super) fn consumers_of(&self, address: IpAddr, services: &[ServiceNumber]) -> Vec<Consumer> {
+    /// Returns the consumers that sent requests to one of these Services, or to a pod's address if `is_since` returns
+    /// true for a consumer's log and its last time there.
+    pub(super) fn consumers_of(
+        &self,
+        address: IpAddr,
+        is_since: impl Fn(&Arc<str>, Stamp) -> bool,
+        services: &[ServiceNumber],
+    ) -> Vec<Consumer> {
+        let used = |upstream| self.used.get(&upstream).into_iter().flatten();
         let pod = self.addresses.numbers.get(&address).map(|number| Upstream::Pod(*number));
-        let upstreams = services.iter().map(|service| Upstream::Service(*service)).chain(pod);
-        let consumers = upstreams.filter_map(|upstream| self.used.get(&upstream)).flatten();
-        consumers.map(|(consumer, _)| *consumer).collect()
+        let of_pod = pod.into_iter().flat_map(used);
+        let of_pod = of_pod.filter(|(consumer, last)| is_since(self.log_of(**consumer), **last));
+        let of_services = services.iter().flat_map(|service| used(Upstream::Service(*service)));
+        of_services.chain(of_pod).map(|(consumer, _)| *consumer).collect()
     }
 
     /// Returns true if the lines of one of these consumers do not show retries.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::kept_attempts::{Consumer, Upstream};
 use super::known_services::ServiceNumber;
 use super::served_requests::logged_request;
-use super::{GatewayTraffic, INTERRUPTED, overlaps};
+use super::{GatewayTraffic, INTERRUPTED, clock_in, overlaps};
 use crate::model::{LogGap, SIDECAR_ENDED, TerminationTraffic, TrafficWitness};
 use crate::timeline::TimeSpan;
 use rolldrop_record::{ClockOffset, ServedEnd, ServedKey, ServedRow, Stamp};
@@ -151,14 +151,20 @@ impl GatewayTraffic {
         address: IpAddr,
         services: &[ServiceNumber],
     ) -> (Vec<Consumer>, Vec<&PodJournal>) {
-        let all = self.attempts.consumers_of(address, services);
+        let journals = self.journals.of(uid);
+        // Another pod may have had the address before.
+        let first = self.pods.get(uid).and_then(|pod| pod.events.first()).map(|(at, _)| *at);
+        let is_since = |log: &Arc<str>, last: Stamp| {
+            let ClockOffset { offset_ns, uncertainty_ns } = clock_in(&self.clocks, &journals, log);
+            first.is_none_or(|first| last.shifted_ns(uncertainty_ns.saturating_sub(offset_ns)) >= first)
+        };
+        let all = self.attempts.consumers_of(address, is_since, services);
         let log = |consumer: &Consumer| &**self.attempts.log_of(*consumer);
         let is_gateway = |consumer: &Consumer| !self.journals.0.iter().any(|of| *of.log == *log(consumer));
         let (gateways, sidecars): (Vec<_>, Vec<_>) = all.into_iter().partition(is_gateway);
         if !gateways.is_empty() {
             return (gateways, Vec::new());
         }
-        let journals = self.journals.of(uid);
         let is_own = |consumer: &Consumer| PodJournal::clock_among(&journals, log(consumer)).is_some();
         (sidecars.into_iter().filter(is_own).collect(), journals)
     }

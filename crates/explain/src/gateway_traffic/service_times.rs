@@ -57,7 +57,7 @@ fn add_ready(pod: &PodHistory, later_ns: i64, changes: &mut Vec<PodChange>) {
     if let Some(ready) = pod.ready {
         let was_listed = pod.events.first().is_some_and(|(_, first)| first.change == Change::Listed);
         let from = if was_listed { ready } else { ready.shifted_ns(later_ns) };
-        let until = pod.deleting.unwrap_or(Stamp::from_unix_ns(i64::MAX));
+        let until = pod.left().unwrap_or(Stamp::from_unix_ns(i64::MAX));
         changes.extend(while_it_lasts(from, until.max(from), [1, 0]));
     }
 }

@@ -579,6 +579,43 @@ fn pod_that_does_not_end_holds_no_lines() {
 }
 
 #[test]
+fn line_from_the_future_blocks_no_others() {
+    let mut world = World::new();
+    let future = LoggedRequest {
+        earliest: at(3_600_000_000),
+        latest: at(3_600_000_000),
+        ..line(Some(200), fine("10.0.0.1"))
+    };
+    world.traffic.add(&"gw".into(), at(0), &future);
+    for ms in (0..2_000_000).step_by(100) {
+        world.log(ms, 503, vec![attempt("10.0.0.1", Outcome::HttpError, Some(503))]);
+    }
+    world.traffic.forget_before(at(2_000_000));
+    assert!(world.traffic.attempts.len() <= 1_801, "{}", world.traffic.attempts.len());
+}
+
+#[test]
+fn pods_deleted_in_gap_are_forgotten() {
+    let mut world = World::new();
+    // A Job's pod ends by itself, so its termination is never explained.
+    let pod = world.pods.get_mut("b").unwrap();
+    (pod["phase"], pod["ready"]) = ("Succeeded".into(), false.into());
+    world.show(10_000, "b");
+    world.observe(60_000, &EventKind::WatchGap { resource: PODS.to_owned(), from: at(30_000) });
+    for name in ["a", "c"] {
+        world.pods.get_mut(name).unwrap()["change"] = "listed".into();
+        world.show(60_001, name);
+    }
+    assert_eq!(world.watch.settled(at(100_000)), []);
+    let all = TimeSpan { from: at(0), until: at(100_000) };
+    let well = world.traffic.well_pods(all).into_iter().map(|(_, span)| span.until);
+    assert_eq!(well.collect::<Vec<_>>(), [at(100_000), at(60_000), at(100_000)]);
+    world.traffic.forget_before(at(2_000_000));
+    let known: Vec<_> = world.traffic.pods.keys().map(String::as_str).collect();
+    assert_eq!(known, ["uid-a", "uid-c"]);
+}
+
+#[test]
 fn watch_that_ends_early_leaves_gap() {
     let mut world = World::new();
     roll(&mut world, |_, _| {});

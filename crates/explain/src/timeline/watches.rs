@@ -4,7 +4,7 @@ use rolldrop_record::event::Change;
 use rolldrop_record::{EventKind, Stamp};
 
 /// Names of the watches in events.
-const PODS: &str = "pods";
+pub(crate) const PODS: &str = "pods";
 pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 
 /// Longest time between a container's exit and a watch event that shows it; a kubelet checks its containers once a

@@ -52,3 +52,15 @@ fn losses_belong_to_pod_of_own_namespace() {
     });
     assert_eq!(traffic.lost, Bounded::exactly(LOST), "{traffic:?}");
 }
+
+#[test]
+fn users_of_earlier_pod_are_not_those_of_its_successor() {
+    let mut world = World::new();
+    roll(&mut world, |_, _| {});
+    assert_eq!(world.watch.settled(at(115_000)).len(), 1, "b");
+    // A pod that no gateway uses gets the address.
+    world.begin(120_000, "d", "10.0.0.2", "applied");
+    world.delete(200_000, "d");
+    let end = world.watch.settled(at(300_000)).remove(0);
+    assert_eq!((&*end.pod, world.traffic.explain(&end, at(300_000)).unwrap()), ("d", None));
+}
