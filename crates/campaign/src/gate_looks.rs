@@ -6,11 +6,12 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::task::spawn_blocking;
 
-use crate::analysis;
+use crate::analysis::{self, JudgedRun};
 use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figure_text::{counted, len, percent};
 use rolldrop_explain::model::{CheckVerdict, Verdict};
+use rolldrop_judge::judgements::gate_check::{Check, CheckName};
 use rolldrop_judge::{gate, spending};
 use rolldrop_record::load::{Length, Pace};
 use rolldrop_record::{ALPHA, Expect, Looks, RunInfo};
@@ -92,7 +93,7 @@ struct LookAtGate;
 
 impl Look<Gate> for LookAtGate {
     fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Gate>, RunError>> {
-        async { Ok(result_of(so_far).await?.map(|result| gate_of(&result))) }.boxed_local()
+        async { Ok(judged(so_far).await?.map(|judged| gate_of(&judged))) }.boxed_local()
     }
 }
 
@@ -101,32 +102,45 @@ impl Look<Gate> for LookAtGate {
 /// # Errors
 /// Fails if the record cannot be read.
 pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
+    Ok(judged(so_far).await?.map(|judged| judged.analysed.analysis.result))
+}
+
+async fn judged(so_far: SoFar) -> Result<Option<JudgedRun>, RunError> {
     spawn_blocking(|| analyse(so_far)).await.map_err(RunError::other)?
 }
 
-fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunResult>, RunError> {
+fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<JudgedRun>, RunError> {
     let recorded = run_dir.recorded();
     let (mut log, tables) = recorded.map_err(RunError::failed("failed to read the record so far"))?;
     // A record can be checked for completeness only after the run has finished.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
-    let analysed = analysis::analyse_recorded(log, tables, &expect)?.analysed;
-    let timeline = &analysed.timeline;
+    let judged = analysis::analyse_recorded(log, tables, &expect)?;
+    let timeline = &judged.analysed.timeline;
     let is_whole = timeline.load_ended >= until && timeline.hole_in(timeline.origin, until).is_none();
-    Ok((is_whole || is_last).then_some(analysed.analysis.result))
+    Ok((is_whole || is_last).then_some(judged))
 }
 
-fn gate_of(result: &RunResult) -> Gate {
+fn gate_of(JudgedRun { analysed, checks }: &JudgedRun) -> Gate {
+    let result = &analysed.analysis.result;
     let after = counted(len(result.terminations.len()), "termination");
     if let Verdict::Invalid { why } = &result.verdict {
         return Gate::Settled(format!("the measurement is invalid after {after}: {}", why.join("; ")));
     }
-    match gate::verdict(result.checks.iter().map(|check| check.verdict)) {
-        CheckVerdict::Pass => Gate::Settled(format!("the gate passed after {after}")),
+    // A run has no baseline, so no round decides a limit against one.
+    let (of_baseline, own): (Vec<&Check>, Vec<&Check>) =
+        checks.iter().partition(|check| matches!(check.name, CheckName::Worse(_)));
+    match gate::verdict(own.iter().map(|check| check.verdict)) {
+        CheckVerdict::Pass if of_baseline.is_empty() => {
+            Gate::Settled(format!("the gate passed after {after}"))
+        }
+        CheckVerdict::Pass => {
+            Gate::Settled(format!("all limits but those against a baseline are met after {after}"))
+        }
         CheckVerdict::Fail => Gate::Settled(format!("the gate failed after {after}")),
         CheckVerdict::Inconclusive => {
-            let open = result.checks.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
-            Gate::Inconclusive(open.map(|check| check.name.clone()).collect())
+            let open = own.iter().filter(|check| check.verdict == CheckVerdict::Inconclusive);
+            Gate::Inconclusive(open.map(|check| check.name.to_string()).collect())
         }
     }
 }
@@ -135,9 +149,10 @@ fn gate_of(result: &RunResult) -> Gate {
 mod tests {
     use std::path::Path;
 
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
+    use rolldrop_record::{RunDir, Stamp};
     use rolldrop_scenario as scenario;
 
     /// Plans the looks for a scenario with these keys.
@@ -224,5 +239,29 @@ mod tests {
             error(&fine.replace("expect: {dropped: {max: 1%}}", "expect: {}"), false)
                 .contains("needs a gate")
         );
+    }
+
+    #[test]
+    fn limit_against_baseline_asks_for_no_round() {
+        let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference/runs/plain-rollout/run");
+        let gate = |expect: Value| {
+            let run_dir = RunDir::open(Path::new(run)).unwrap();
+            let info = RunInfo { expect: serde_json::from_value(expect).unwrap(), ..run_dir.info().unwrap() };
+            let so_far = SoFar { run_dir, info, until: Stamp::default(), is_last: true };
+            gate_of(&analyse(so_far).unwrap().unwrap())
+        };
+        let settled = |expect| match gate(expect) {
+            Gate::Settled(why) => why,
+            Gate::Inconclusive(open) => panic!("{open:?}"),
+        };
+        let met = "all limits but those against a baseline are met after 18 terminations";
+        assert_eq!(settled(json!({"dropped": {"max": 1000, "worse": "10%"}})), met);
+        assert_eq!(settled(json!({"dropped": {"max": 1000}})), "the gate passed after 18 terminations");
+        let failed = "the gate failed after 18 terminations";
+        assert_eq!(settled(json!({"dropped": {"max": 0, "worse": "10%"}})), failed);
+        match gate(json!({"dropped": {"max": 1000, "worse": "10%"}, "windows": {"max": "60s"}})) {
+            Gate::Inconclusive(open) => assert_eq!(open, ["windows.max"]),
+            Gate::Settled(why) => panic!("{why}"),
+        }
     }
 }
