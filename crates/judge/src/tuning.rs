@@ -77,10 +77,15 @@ pub struct Tuning {
     pub steps: Vec<TuningStep>,
     /// Longest windows seen in any run.
     pub seen: LongestWindows,
-    /// Requests lost with the original settings, by cause.
-    pub lost_before: Vec<LostTo>,
+    /// Requests lost with the original settings, by cause; `None` if no run shows them, because it was invalid or was
+    /// not made.
+    pub lost_before: Option<Vec<LostTo>>,
     /// Chosen settings, if any follow from the windows.
     pub chosen: Option<ChosenSettings>,
+    /// Fields of each container with the chosen settings, as the proof applied them, a line of YAML each: the whole
+    /// preStop hook, and the readiness probe's delay if it changes.
+    #[serde(default)]
+    pub container_fields: BTreeMap<String, Vec<String>>,
     /// Price of the chosen settings.
     pub price: Option<Price>,
     /// Effects of platform limits on the chosen settings, one sentence each.
@@ -332,6 +337,13 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
         .collect();
     lost.sort_by_key(|lost| std::cmp::Reverse(lost.requests));
     lost
+}
+
+/// Returns the losses of a tuning's first run by cause; `None` if they say nothing about the original settings, because
+/// the run is invalid or has another purpose, such as to prove an earlier choice again.
+pub fn lost_before(first: &RunResult, steps: &[TuningStep]) -> Option<Vec<LostTo>> {
+    let is_before = steps.first().is_some_and(|step| step.purpose == Purpose::Before);
+    (is_before && !matches!(first.verdict, Verdict::Invalid { .. })).then(|| lost_to(first))
 }
 
 /// Settings derived from the windows.

@@ -2,6 +2,8 @@
 
 pub mod decision_words;
 
+use std::collections::BTreeMap;
+
 use super::format::{count, counted, len, list, percent, percent_down, seconds_unit};
 use super::markdown::{escape, section, table};
 use super::summary::{Paint, TextPage, columns};
@@ -28,8 +30,7 @@ pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
 
 /// Returns the result in one sentence, with the mode in which it was measured.
 pub(super) fn headline(tuning: &Tuning) -> String {
-    let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
-    let before = before.map(|step| format!("; before, the loss was {}", lost(step))).unwrap_or_default();
+    let before = before(tuning);
     match (&tuning.outcome, shown(tuning)) {
         (TuningOutcome::Proven, Some(ProvenSettings { choice, proof, .. })) => format!(
             "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
@@ -48,9 +49,10 @@ pub(super) fn headline(tuning: &Tuning) -> String {
             format!("The current preStop sleep of {pre_stop_seconds} s {right} lost {}.", none_lost(&proof))
         }
         (TuningOutcome::NotForASleep, _) => {
-            let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
+            let lost = || tuning.lost_before.iter().flatten();
+            let causes: Vec<&str> = lost().map(|lost| lost.cause.as_str()).collect();
             let causes = list(&causes);
-            if tuning.lost_before.iter().any(|lost| lost.cause.is_cut_stream()) {
+            if lost().any(|lost| lost.cause.is_cut_stream()) {
                 return format!(
                     "A preStop sleep that outlasts the window saves none of the requests that are lost here ({causes}): \
                      use --grace, which chooses settings for streams."
@@ -64,6 +66,15 @@ pub(super) fn headline(tuning: &Tuning) -> String {
         }
         (TuningOutcome::Partial { why }, _) => format!("This tuning is partial: {}.", why.join("; ")),
         _ => "The runs are incomplete.".to_owned(),
+    }
+}
+
+/// Describes the loss with the settings before; empty if no run was made with them.
+fn before(tuning: &Tuning) -> String {
+    let mut runs = tuning.steps.iter().filter(|step| step.purpose == Purpose::Before);
+    match runs.clone().rfind(|step| !matches!(step.verdict, Verdict::Invalid { .. })) {
+        Some(step) => format!("; before, the loss was {}", lost(step)),
+        None => runs.next().map(|_| "; the loss before is unknown".to_owned()).unwrap_or_default(),
     }
 }
 
@@ -217,27 +228,23 @@ fn price(price: &Price) -> String {
     )
 }
 
-/// Recommended fields, for the containers and for the levels above them.
-struct Yaml {
-    containers: Vec<String>,
-    around: Vec<String>,
-}
-
-impl Yaml {
-    fn of(settings: PodSettings, before: PodSettings) -> Self {
-        let mut containers =
-            vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds)];
-        let mut around =
-            vec![format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds)];
-        let delay = settings
-            .readiness_delay_seconds
-            .filter(|_| settings.readiness_delay_seconds != before.readiness_delay_seconds);
-        containers.extend(delay.map(|delay| format!("readinessProbe: {{initialDelaySeconds: {delay}}}")));
-        if settings.min_ready_seconds != before.min_ready_seconds {
-            around.push(format!("minReadySeconds: {}   # of the workload", settings.min_ready_seconds));
-        }
-        Self { containers, around }
+/// Returns the recommended fields as lines of YAML, with the container that each is for if `are_named`.
+fn yaml(tuning: &Tuning, settings: PodSettings, are_named: bool) -> Vec<String> {
+    let mut whose: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (container, fields) in &tuning.container_fields {
+        fields.iter().for_each(|line| whose.entry(line).or_default().push(container));
     }
+    let are_named = are_named || whose.values().any(|of| of.len() < tuning.containers.len());
+    let of_container = |(line, of): (&str, Vec<&str>)| match are_named {
+        true => format!("{line}   # container {}", list(&of)),
+        false => line.to_owned(),
+    };
+    let mut lines: Vec<String> = whose.into_iter().map(of_container).collect();
+    lines.push(format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds));
+    if settings.min_ready_seconds != tuning.before.min_ready_seconds {
+        lines.push(format!("minReadySeconds: {}   # of the workload", settings.min_ready_seconds));
+    }
+    lines
 }
 
 fn purpose(purpose: Purpose) -> &'static str {
@@ -311,6 +318,15 @@ fn cause(lost: &LostTo) -> String {
     format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
 
+/// Lists the losses with the settings before, by cause. Says so if a run was made with them, but shows nothing.
+fn lost_before(tuning: &Tuning) -> Vec<String> {
+    match &tuning.lost_before {
+        Some(lost) => lost.iter().map(cause).collect(),
+        None if before(tuning).is_empty() => Vec::new(),
+        None => vec!["unknown, because the run with the settings before is invalid".to_owned()],
+    }
+}
+
 pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     let mut page = TextPage::new(options);
     let paint = match tuning.outcome {
@@ -320,8 +336,7 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     };
     page.paragraph("", 0, Some(paint), &headline(tuning));
     if let Some(ProvenSettings { choice, proof, .. }) = shown(tuning) {
-        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
-        for line in containers.iter().chain(&around) {
+        for line in yaml(tuning, choice.settings, false) {
             page.line(&format!("  {line}"));
         }
         page.paragraph("", 0, None, &basis(&proof));
@@ -359,10 +374,11 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
             page.paragraph("", 2, None, &lost);
         }
     }
-    if !tuning.lost_before.is_empty() {
+    let lost = lost_before(tuning);
+    if !lost.is_empty() {
         page.heading("LOST BEFORE", "");
-        for lost in &tuning.lost_before {
-            page.paragraph("", 2, None, &cause(lost));
+        for lost in lost {
+            page.paragraph("", 2, None, &lost);
         }
     }
     page.out
@@ -394,11 +410,8 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
     section(&mut out, &format!("**{}**", escape(&headline(tuning))));
     if let Some(ProvenSettings { choice, proof, .. }) = shown(tuning) {
-        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
-        let whose = list(&tuning.containers);
-        let containers = containers.iter().map(|line| format!("{line}   # container {whose}"));
-        let lines: Vec<String> = containers.chain(around).collect();
-        section(&mut out, &format!("```yaml\n{}\n```", lines.join("\n")));
+        let lines = yaml(tuning, choice.settings, true).join("\n");
+        section(&mut out, &format!("```yaml\n{lines}\n```"));
         section(&mut out, &escape(&basis(&proof)));
         if let Some(chosen) = &choice.streams {
             section(&mut out, &escape(&streams(chosen, &proof)));
@@ -432,11 +445,10 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
         section(&mut out, "## Lost despite the sleep, for other reasons");
         section(&mut out, &items(lost));
     }
-    if !tuning.lost_before.is_empty() {
+    let lost = lost_before(tuning);
+    if !lost.is_empty() {
         section(&mut out, "## Lost before");
-        let lost: Vec<String> =
-            tuning.lost_before.iter().map(|lost| format!("- {}", escape(&cause(lost)))).collect();
-        section(&mut out, &lost.join("\n"));
+        section(&mut out, &items(lost));
     }
     section(&mut out, concat!("<sub>rolldrop ", env!("CARGO_PKG_VERSION"), "</sub>"));
     out
@@ -500,9 +512,16 @@ mod tests {
             ),
             "{before}"
         );
-        tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
-        tuning.steps[1].settings.readiness_delay_seconds = Some(4);
-        assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));
+        let hook =
+            r#"lifecycle: {preStop: {exec: {command: ["/bin/sh", "-c", "sleep 2; exec \"$0\"", "quit"]}}}"#;
+        let delay = "readinessProbe: {initialDelaySeconds: 4}";
+        tuning.container_fields.insert("app".to_owned(), [hook, delay].map(str::to_owned).to_vec());
+        let yaml = format!("  {hook}\n  {delay}\n  termination");
+        let said = text(&tuning, &TextOptions::default());
+        assert!(said.contains(&yaml), "the app keeps its own hook: {said}");
+        let said = markdown(&tuning);
+        assert!(said.contains(&format!("{hook}   # container app\n")), "{said}");
+        assert!(said.contains("readinessProbe: {initialDelaySeconds: 4}   # container app"), "{said}");
         tuning.steps[1].lost_otherwise = vec![LostOtherwise {
             seq: 7,
             source: "load".into(),
@@ -538,6 +557,14 @@ mod tests {
         let invalid = markdown(&tuning);
         assert!(invalid.contains("as it was (invalid)"), "{invalid}");
         assert!(invalid.contains("before is not valid: the load generator fell behind"), "{invalid}");
+        // The loss in an invalid run says nothing, and a proof is no run with the settings before.
+        (tuning.lost_before, tuning.outcome) = (None, TuningOutcome::Proven);
+        let unknown = markdown(&tuning);
+        assert!(unknown.contains("; the loss before is unknown."), "{unknown}");
+        assert!(unknown.contains("## Lost before\n\n- unknown, because the run with"), "{unknown}");
+        tuning.steps.remove(0);
+        let verified = markdown(&tuning);
+        assert!(!verified.contains("before") && !verified.contains("Lost before"), "{verified}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::TuningRequest;
 use super::platform_limits::PlatformLimits;
@@ -24,7 +24,7 @@ use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
 use rolldrop_judge::tuning::{PodSettings, RolloutShape, Strategy};
 use rolldrop_record::Clock;
 use rolldrop_scenario::{Loaded, Place, Scenario};
-use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
+use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers, set_ending};
 use rolldrop_sidecar::inject::{KubernetesVersion, pod_labels, selects};
 
 /// First preStop sleep for measuring windows, in seconds, on a real cluster and on the embedded one.
@@ -36,7 +36,7 @@ const GROWTH: u64 = 3;
 #[derive(Debug)]
 pub(super) struct Subject {
     pub(super) sleepers: Sleepers,
-    ending: Ending,
+    pub(super) ending: Ending,
     pub(super) rollout: RolloutShape,
     pub(super) limits: PlatformLimits,
     /// The workload's Kubernetes object.
@@ -57,6 +57,15 @@ pub(super) struct Elsewhere {
     /// Command-line option with which the user names the cluster.
     pub(super) flag: String,
     pub(super) naming: Naming,
+}
+
+/// Fields that settings give a container.
+#[derive(Debug, PartialEq)]
+pub(super) struct ContainerPatch {
+    /// List in the pod that has the container: `initContainers` for a native sidecar.
+    pub(super) list: &'static str,
+    pub(super) container: String,
+    pub(super) fields: Map<String, Value>,
 }
 
 /// Converts tuning settings to the form that manifests use.
@@ -202,6 +211,48 @@ impl Subject {
         self.object["metadata"]["name"].as_str().unwrap_or("workload").to_owned()
     }
 
+    /// Returns the fields that the settings give the containers with the sleep: those that a run with these settings
+    /// applies, so that an app's own hook is kept as it is there.
+    pub(super) fn container_patches(&self, settings: PodSettings) -> Vec<ContainerPatch> {
+        let mut objects = [self.object.clone()];
+        // Without an edit, the hooks stay as they are, also in a run.
+        let _ = set_ending(&mut objects, &self.sleepers, ending_of(settings));
+        let containers = |object: &Value, list: &str| {
+            object["spec"]["template"]["spec"][list].as_array().cloned().unwrap_or_default()
+        };
+        let of_list = |list: &'static str| {
+            let (now, before) = (containers(&objects[0], list), containers(&self.object, list));
+            let patch = move |(now, before): (Value, Value)| {
+                let container = text(&now["name"]).to_owned();
+                let (hook, delay) =
+                    (&now["lifecycle"]["preStop"], &now["readinessProbe"]["initialDelaySeconds"]);
+                let mut fields = Map::new();
+                if !hook.is_null() {
+                    fields.insert("lifecycle".to_owned(), json!({"preStop": hook}));
+                }
+                if *delay != before["readinessProbe"]["initialDelaySeconds"] {
+                    fields.insert("readinessProbe".to_owned(), json!({"initialDelaySeconds": delay}));
+                }
+                ContainerPatch { list, container, fields }
+            };
+            now.into_iter().zip(before).map(patch)
+        };
+        let all = ["containers", "initContainers"].into_iter().flat_map(of_list);
+        let is_set = |patch: &ContainerPatch| {
+            !patch.fields.is_empty() && self.sleepers.containers.contains(&patch.container)
+        };
+        all.filter(is_set).collect()
+    }
+
+    /// Returns the same fields by container, a line of YAML each.
+    pub(super) fn container_fields(&self, settings: PodSettings) -> BTreeMap<String, Vec<String>> {
+        let lines = |fields: Map<String, Value>| {
+            fields.iter().map(|(key, value)| format!("{key}: {}", flow(value))).collect()
+        };
+        let patches = self.container_patches(settings).into_iter();
+        patches.map(|patch| (patch.container, lines(patch.fields))).collect()
+    }
+
     /// Returns the workload's pod selector as text.
     ///
     /// # Errors
@@ -253,6 +304,20 @@ impl Subject {
         let set = self.settings();
         let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
         PodSettings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: sleep_s + of_app, ..set }
+    }
+}
+
+/// Writes a value as YAML on one line.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{key}: {}", flow(value))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        // A number, or a string in quotes.
+        _ => value.to_string(),
     }
 }
 
@@ -431,8 +496,6 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, R
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -16,7 +16,8 @@ use rolldrop_explain::{RunResult, model::Verdict};
 use rolldrop_judge::tuning::{
     ChosenSettings, LongestWindows, MOST_PROOFS, Next, PodNaming, PodSettings, Price, Proof, Purpose,
     SCHEMA_VERSION, SleepSearch, Tuning, TuningOutcome, TuningStep, Units, Unknown, Wish, choose,
-    for_a_sleep, lost_at_starts, lost_to, names, parts, proof, refuted, stopping, with_starts, without_names,
+    for_a_sleep, lost_at_starts, lost_before, lost_to, names, parts, proof, refuted, stopping, with_starts,
+    without_names,
 };
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
@@ -470,8 +471,9 @@ impl<'a> Tuner<'a> {
             before: set,
             steps: self.done.clone(),
             seen: self.seen,
-            lost_before: lost_to(first),
+            lost_before: lost_before(first, &self.done),
             chosen: self.choice.clone(),
+            container_fields: settings.map(|settings| subject.container_fields(settings)).unwrap_or_default(),
             price,
             limits,
             outcome,

@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::subject::{Subject, ending_of};
+use super::subject::{ContainerPatch, Subject, ending_of};
 use rolldrop_drive::run::RunError;
-use rolldrop_judge::tuning::{ChosenSettings, Tuning};
+use rolldrop_judge::tuning::{ChosenSettings, PodSettings, Tuning};
 use rolldrop_report::ReportFile;
-use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};
+use rolldrop_sidecar::inject::ending::set_ending_in;
 
 /// Writes a file into the tuning's directory.
 pub(super) fn write(out: &Path, file: &ReportFile) -> Result<(), RunError> {
@@ -27,7 +27,7 @@ pub(super) fn write_report(out: &Path, tuning: &Tuning) -> Result<(), RunError> 
 /// Returns the chosen settings as patches: a strategic merge patch, and the same patch for kustomize. The first line of
 /// each states the basis for the settings.
 pub(super) fn patches(subject: &Subject, choice: &ChosenSettings, basis: &str) -> Vec<ReportFile> {
-    let patch = format!("# {basis}\n{}", strategic_merge(subject, ending_of(choice.settings)));
+    let patch = format!("# {basis}\n{}", strategic_merge(subject, choice.settings));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
     let kustomization = format!(
         "# In kustomization.yaml, beside patch.yaml. {basis}\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
@@ -37,22 +37,17 @@ pub(super) fn patches(subject: &Subject, choice: &ChosenSettings, basis: &str) -
     vec![file("patch.yaml", patch), file("kustomization.yaml", kustomization)]
 }
 
-fn strategic_merge(subject: &Subject, ending: Ending) -> String {
-    let object = &subject.object;
-    let sleepers = &subject.sleepers;
-    let container = |name: &String| {
-        let mut container =
-            json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
-        if let Some(delay) = sleepers.delay_of(object, name, ending) {
-            container["readinessProbe"] = json!({"initialDelaySeconds": delay});
+fn strategic_merge(subject: &Subject, settings: PodSettings) -> String {
+    let (object, ending) = (&subject.object, ending_of(settings));
+    let mut pod = json!({"terminationGracePeriodSeconds": ending.grace_s});
+    for ContainerPatch { list, container, mut fields } in subject.container_patches(settings) {
+        fields.insert("name".to_owned(), container.into());
+        match pod[list].as_array_mut() {
+            Some(others) => others.push(fields.into()),
+            None => pod[list] = json!([fields]),
         }
-        container
-    };
-    let containers: Vec<Value> = sleepers.containers.iter().map(container).collect();
-    let mut spec = json!({"template": {"spec": {
-        "terminationGracePeriodSeconds": ending.grace_s,
-        "containers": containers,
-    }}});
+    }
+    let mut spec = json!({"template": {"spec": pod}});
     if ending.min_ready_s > 0 {
         spec["minReadySeconds"] = ending.min_ready_s.into();
     }
@@ -68,7 +63,7 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
 /// Explains why a workload managed by a GitOps controller is left unchanged, and how to measure it anyway.
 pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
     let (workload, name) = (subject.workload(), subject.name());
-    let patch = strategic_merge(subject, ending_of(subject.wide(max_sleep.as_secs())));
+    let patch = strategic_merge(subject, subject.wide(max_sleep.as_secs()));
     format!(
         "{workload} is managed by {controller}, which would revert the change during the run. Nothing was changed. \
          Commit this patch to its repository, so that pods sleep longer than any window:\n\n{patch}\nThen measure a \
@@ -118,7 +113,86 @@ const MOST_GONE: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::tune::platform_limits::PlatformLimits;
+    use rolldrop_judge::tuning::{RolloutShape, Strategy};
+    use rolldrop_sidecar::inject::KubernetesVersion;
+    use rolldrop_sidecar::inject::ending::{self, Sleepers};
+
+    /// Returns a Deployment whose app has this hook, with two native sidecars that sleep with it.
+    fn subject(hook: &Value) -> Subject {
+        let sidecar = |name: &str| json!({"name": name, "restartPolicy": "Always"});
+        let mut slow = sidecar("slow");
+        slow["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 20}}});
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"template": {"spec": {
+                "containers": [{"name": "app", "lifecycle": {"preStop": hook}}, {"name": "metrics"}],
+                "initContainers": [sidecar("istio-proxy"), slow],
+            }}},
+        });
+        let sleepers = Sleepers {
+            workload: "deployment/web".into(),
+            containers: ["app", "istio-proxy", "slow"].map(str::to_owned).to_vec(),
+            may_prefix: true,
+            kubernetes: KubernetesVersion::minor(33),
+        };
+        Subject {
+            ending: ending::ending(std::slice::from_ref(&object), &sleepers).unwrap(),
+            sleepers,
+            rollout: RolloutShape { pods: 2, strategy: Strategy::Rolling { at_once: 1 } },
+            limits: PlatformLimits::find(&[], &[], None),
+            object,
+            is_own: true,
+            elsewhere: None,
+            cautions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn patch_has_hooks_of_the_proof() {
+        let quit = json!({"exec": {"command": ["nginx", "-s", "quit"]}});
+        let subject = subject(&quit);
+        let pod = |settings| -> Value {
+            let patch: Value = serde_saphyr::from_str(&strategic_merge(&subject, settings)).unwrap();
+            patch["spec"]["template"]["spec"].clone()
+        };
+        let set = subject.settings();
+        let five = PodSettings { pre_stop_seconds: 5, ..set };
+        let quit_later = json!({"exec": {"command": ["/bin/sh", "-c", "sleep 5; exec \"$0\" \"$@\"", "nginx", "-s", "quit"]}});
+        let sleep = json!({"preStop": {"sleep": {"seconds": 5}}});
+        assert_eq!(
+            pod(five),
+            json!({
+                "terminationGracePeriodSeconds": 30,
+                "containers": [{"name": "app", "lifecycle": {"preStop": quit_later}}],
+                "initContainers": [
+                    {"name": "istio-proxy", "lifecycle": sleep},
+                    {"name": "slow", "lifecycle": sleep},
+                ],
+            })
+        );
+        let told = |container: &str| subject.container_fields(five)[container].join(" ");
+        assert_eq!(
+            [told("app"), told("slow")],
+            [
+                r#"lifecycle: {preStop: {exec: {command: ["/bin/sh", "-c", "sleep 5; exec \"$0\" \"$@\"", "nginx", "-s", "quit"]}}}"#,
+                "lifecycle: {preStop: {sleep: {seconds: 5}}}",
+            ]
+        );
+        // A run with the current settings changes nothing, so the patch does not, either.
+        let slow = json!({"preStop": {"sleep": {"seconds": 20}}});
+        assert_eq!(
+            pod(set),
+            json!({
+                "terminationGracePeriodSeconds": 30,
+                "containers": [{"name": "app", "lifecycle": {"preStop": quit}}],
+                "initContainers": [{"name": "slow", "lifecycle": slow}],
+            })
+        );
+    }
 
     #[test]
     fn new_lines_have_line_numbers() {

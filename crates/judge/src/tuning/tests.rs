@@ -166,6 +166,21 @@ fn avoidable_loss_has_no_remedy_text() {
 }
 
 #[test]
+fn loss_before_is_unknown_without_valid_run() {
+    let mut result = windows(&[0.2]);
+    result.requests.by_cause = [(Cause::RoutedToDeadPod, 9)].into();
+    let lost = |purpose, verdict: Verdict| {
+        let result = RunResult { verdict, ..result.clone() };
+        let step = TuningStep::of(purpose, "1-run", BEFORE, (&result, &[]));
+        lost_before(&result, &[step]).map(|lost| lost.len())
+    };
+    assert_eq!(lost(Purpose::Before, Verdict::Valid), Some(1));
+    assert_eq!(lost(Purpose::Before, Verdict::Invalid { why: vec!["it fell behind".into()] }), None);
+    assert_eq!(lost(Purpose::Proof, Verdict::Valid), None);
+    assert_eq!(lost_before(&result, &[]), None, "the run ended before its load");
+}
+
+#[test]
 fn proof_needs_units_for_coverage() {
     let mut result = windows(&[0.2, 3.1]);
     result.verdict = Verdict::Valid;

@@ -285,11 +285,7 @@ fn delay_of(container: &Value) -> Option<u64> {
 ///
 /// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) -> Result<(), EndingError> {
-    let found = annotated_object::all(objects);
-    if ending_of(&found, sleepers)? == ending {
-        return Ok(());
-    }
-    for edit in sleepers.edits(&found, ending)? {
+    for edit in sleepers.edits(&annotated_object::all(objects), ending)? {
         edit.apply(&mut objects[edit.document]);
     }
     Ok(())
@@ -313,25 +309,11 @@ pub fn set_ending_in(
 }
 
 impl Sleepers {
-    /// Returns the preStop hook that these settings give a container of the workload.
-    pub fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
-        let object = ManifestObject::whole(0, workload.clone());
-        let found =
-            annotated_object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
-        let hook = found.map_or(ContainerPreStop::None, |(_, container)| ContainerPreStop::of(container));
-        hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
-    }
-
-    /// Returns the readiness probe delay to set for a container of the workload; `None` if there is no probe or no
-    /// change.
-    pub fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
-        let object = ManifestObject::whole(0, workload.clone());
-        let (_, container) = self.find(&object, annotated_object::pod(&object.value)?, container).ok()?;
-        let now = delay_of(container)?;
-        ending.readiness_delay_s.filter(|delay| *delay != now)
-    }
-
     fn edits(&self, objects: &[ManifestObject], ending: Ending) -> Result<Vec<ManifestEdit>, EndingError> {
+        // The shortest sleep counts, so containers that sleep longer stay as they are.
+        if ending_of(objects, self).is_ok_and(|now| now == ending) {
+            return Ok(Vec::new());
+        }
         let (object, pod) = workload(objects, &self.workload)?;
         let mut edits = Vec::new();
         for container in &self.containers {
