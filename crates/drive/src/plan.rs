@@ -192,14 +192,7 @@ impl Planner<'_> {
             self.plan.helps("list", &self.own::<NetworkPolicy>(), why);
             network_policies::refuse_shut_out(self.caller, scenario, live.as_ref()).await?;
         }
-        for target in &scenario.targets {
-            if let Place::Service { name, node, .. } = &target.place {
-                self.plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
-                if let Some(node) = node {
-                    self.plan.must("get", &disruptions::node_of(node), "the address of the target's node");
-                }
-            }
-        }
+        self.plan_targets(scenario);
         for disruption in disruptions {
             self.plan_check(disruption, "checks that it exists").await?;
         }
@@ -246,6 +239,18 @@ impl Planner<'_> {
         self.plan_effect();
         self.plan.calls.append(&mut self.undo.calls);
         Ok(self.plan)
+    }
+
+    /// Plans to read the Services that are targets, and the nodes through which they are reached.
+    fn plan_targets(&mut self, scenario: &Scenario) {
+        for target in &scenario.targets {
+            if let Place::Service { name, node, .. } = &target.place {
+                self.plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+                if let Some(node) = node {
+                    self.plan.must("get", &disruptions::node_of(node), "the address of the target's node");
+                }
+            }
+        }
     }
 
     /// Plans to read the proxies' rows, which is mandatory if the run adds proxies.

@@ -99,8 +99,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
     // The period for which a client caches endpoints is decisive by itself, because no shorter sleep is enough.
     let is_open = clocks.is_empty() && largest - of_mode_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
-    let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
-    let in_rollouts = in_rollouts.map(|(_, end)| end);
+    let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout).map(|(_, end)| end);
     let mut refusals = unsound(ground, mode, in_rollouts, is_open || seen.is_none());
     refusals.extend((!has_deletions).then_some(NoRecommendation::NotDeleted));
     let is_sound = refusals.is_empty();
@@ -127,8 +126,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     let rollouts = rollouts(mode, of_mode().map(|(t, _)| t));
     let suggested = covers_all.filter(|s| has_saved(ground, mode, *s));
-    let raised = pre_stop.or(suggested).and_then(|s| set.longer_grace_s(s, stopping, policy.margin_s));
-    let grace = raised.or(pre_stop.and(stopping).map(|_| set.grace_s));
+    let grace = set.advised_grace_s(pre_stop, suggested, stopping, policy.margin_s);
     // One sleep serves all modes, so a range begins where no window of the run is known to have lasted longer.
     let least = stats::ceil_seconds(lower_s(&|_| true).unwrap_or(0.0))
         .max(set_sleep_s(ground, |t| t.mode == mode) + 1);
@@ -299,6 +297,19 @@ impl TerminationSettings {
             shortest_grace_s: graces.clone().min().unwrap_or(0),
             rest_s: graces.zip(sleeps).map(|(grace, sleep)| grace.saturating_sub(sleep)).max().unwrap_or(0),
         }
+    }
+
+    /// Returns the grace period that goes with a recommended sleep, if it was seen how long stopping takes, or one that a
+    /// sleep needs because the pods' own is too short.
+    fn advised_grace_s(
+        &self,
+        recommended_s: Option<u64>,
+        suggested_s: Option<u64>,
+        stopping_s: Option<f64>,
+        margin_s: u64,
+    ) -> Option<u64> {
+        let longer = recommended_s.or(suggested_s).and_then(|s| self.longer_grace_s(s, stopping_s, margin_s));
+        longer.or(recommended_s.and(stopping_s).map(|_| self.grace_s))
     }
 
     /// Returns a grace period into which a sleep and the app's stopping fit, if the pods' own is too short. The API
