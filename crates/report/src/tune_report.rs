@@ -467,8 +467,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn shown_proof_matches_chosen_sleep() {
+    /// Returns a tuning that has proven a sleep of 2 s. A second proof shows that one second less is too short.
+    fn proven() -> Tuning {
         let settings = |s: u64| json!({"pre_stop_seconds": s, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": 0});
         let step = |purpose: &str, sleep_s, lost: u64| {
             json!({
@@ -478,8 +478,7 @@ mod tests {
                 "requests": 1000,
             })
         };
-        // The last proof shows that one second less is too short.
-        let mut tuning: Tuning = serde_json::from_value(json!({
+        serde_json::from_value(json!({
             "schema_version": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
             "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
             "coverage_asked": 0.6, "confidence": 0.95, "before": settings(0),
@@ -492,7 +491,12 @@ mod tests {
             "chosen": {"settings": settings(2), "consumers": [], "stopping_seconds": null},
             "price": null, "limits": [], "outcome": {"state": "proven"},
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn shown_proof_matches_chosen_sleep() {
+        let tuning = proven();
         assert_eq!(shown(&tuning).map(|shown| shown.proof.lost), Some(0));
         assert_eq!(
             headline(&tuning),
@@ -512,6 +516,11 @@ mod tests {
             ),
             "{before}"
         );
+    }
+
+    #[test]
+    fn texts_show_hooks_losses_and_parts_of_proof() {
+        let mut tuning = proven();
         let hook =
             r#"lifecycle: {preStop: {exec: {command: ["/bin/sh", "-c", "sleep 2; exec \"$0\"", "quit"]}}}"#;
         let delay = "readinessProbe: {initialDelaySeconds: 4}";
@@ -542,7 +551,11 @@ mod tests {
         assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
         assert!(together.contains("(16 pods that left the rules separately, in 7 rollouts)"), "{together}");
         assert!(together.contains("request 7 from load in 2-proof"), "{together}");
-        tuning.steps.remove(1);
+    }
+
+    #[test]
+    fn unproven_and_unknown_figures_are_named() {
+        let mut tuning = proven();
         tuning.outcome = TuningOutcome::Partial { why: vec!["it was interrupted".into()] };
         assert!(shown(&tuning).is_none());
         let partial = text(&tuning, &TextOptions::default());

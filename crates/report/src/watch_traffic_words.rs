@@ -462,9 +462,8 @@ mod tests {
         assert!(!text(false, Cause::KilledInFlight).contains("not resolved"));
     }
 
-    #[test]
-    fn advice_follows_from_causes_and_windows() {
-        let longest = |upper_s, pre_stop_sleep_s| LongestWindow {
+    fn longest(upper_s: Option<f64>, pre_stop_sleep_s: Option<i64>) -> LongestWindow {
+        LongestWindow {
             lower_s: 1.4,
             upper_s,
             consumer: "edge/envoy".to_owned(),
@@ -472,15 +471,35 @@ mod tests {
             pre_stop_sleep_s,
             t0_width_s: 0.9,
             has_beats: false,
-        };
-        let lost = |cause, longest_window| WorkloadTraffic {
+        }
+    }
+
+    fn lost(cause: Cause, longest_window: Option<LongestWindow>) -> WorkloadTraffic {
+        WorkloadTraffic {
             terminations: 10,
             requests: 4102,
             lost: Bounded::exactly(31),
             by_cause: BTreeMap::from([(cause, Bounded::exactly(31))]),
             longest_window,
             ..WorkloadTraffic::default()
-        };
+        }
+    }
+
+    #[test]
+    fn sleep_is_blamed_only_if_it_outlasts_use() {
+        for (upper_s, part) in [
+            (Some(3.2), "and at most 3.200 s, and pods sleep for 5 s. The sleep does not explain the losses"),
+            (Some(5.2), "pods sleep for 5 s, which may be too short: 6 s are enough"),
+            (None, "pods sleep for 5 s, which may be too short. How long a sleep must be is not known"),
+        ] {
+            let traffic = lost(Cause::GatewayToDeadPod, Some(longest(upper_s, Some(5))));
+            let text = workload_traffic("web", &traffic, traffic.terminations).unwrap();
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+
+    #[test]
+    fn advice_follows_from_causes_and_windows() {
         let dead = Cause::GatewayToDeadPod;
         let unresolved = |has_beats| WorkloadTraffic {
             unresolved_window: Some(UnresolvedWindow { t0_width_s: 0.8, clock_width_s: 0.5, has_beats }),
@@ -505,18 +524,6 @@ mod tests {
                 "is not resolved, as the deletion is known only to within 0.800 s (add --beats).",
             ),
             (unresolved(true), "is not resolved, as the deletion is known only to within 0.800 s."),
-            (
-                lost(dead, Some(longest(Some(3.2), Some(5)))),
-                "and at most 3.200 s, and pods sleep for 5 s. The sleep does not explain the losses",
-            ),
-            (
-                lost(dead, Some(longest(Some(5.2), Some(5)))),
-                "pods sleep for 5 s, which may be too short: 6 s are enough",
-            ),
-            (
-                lost(dead, Some(longest(None, Some(5)))),
-                "pods sleep for 5 s, which may be too short. How long a sleep must be is not known",
-            ),
             (lost(dead, None), "these logs do not show how long it must be."),
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
             (lost(Cause::RefusedWhileEnding, None), "serve normally until gateways"),
