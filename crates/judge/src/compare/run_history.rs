@@ -32,6 +32,8 @@ pub const TOLERANCE: f64 = 0.2;
 /// Time by which a window may always exceed the usual one, in seconds. A preStop sleep is a whole number of seconds,
 /// and window bounds are wider on a busy machine.
 const WINDOW_TOLERANCE_S: f64 = 0.25;
+/// Number of events beyond which a limit is not sought, because no run has so many.
+const MOST_EVENTS: u64 = 1 << 40;
 /// Default maximum number of earlier runs to use.
 pub const LAST: usize = 20;
 
@@ -257,9 +259,18 @@ pub(super) fn spread(scale: Scale, exposure: f64, values: &[f64], alpha: f64) ->
 }
 
 /// Returns the maximum number of events that a new run may have after `runs` runs without any, by the test of totals.
+/// Runs that are much shorter than the new one allow any number, here [`MOST_EVENTS`] or more.
 pub(super) fn after_none(runs: f64, alpha: f64) -> f64 {
-    let beyond = (1..).find(|lost| at_least(*lost, *lost, runs, 1.0) <= alpha).unwrap_or(1_u64);
-    (beyond - 1) as f64
+    let is_beyond = |lost: u64| at_least(lost, lost, runs, 1.0) <= alpha;
+    let (mut within, mut beyond) = (0, 1);
+    while !is_beyond(beyond) && beyond < MOST_EVENTS {
+        (within, beyond) = (beyond, 2 * beyond);
+    }
+    while beyond - within > 1 {
+        let middle = u64::midpoint(within, beyond);
+        if is_beyond(middle) { beyond = middle } else { within = middle }
+    }
+    within as f64
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use super::known::{ComparableFigures, FiguresOfTarget, Keyed, KnownFigure};
 use super::request_checks::{CheckedRequests, no_termination};
 use super::window_checks::{Windows, no_window};
 use super::{ending_checks, planned, rollout_checks, stream_checks, times};
-use crate::judgements::basis::Measured;
+use crate::judgements::basis::{Basis, Measured};
 use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
-use rolldrop_explain::model::{CheckVerdict, Latencies, Recommendation, RunResult, TargetResult};
+use rolldrop_explain::model::{CheckVerdict, Latencies, Recommendation, RunResult, TargetResult, Unit};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Bounds, Expect, LatencyFigure, Part as Named, Span, WindowLimits};
 
@@ -196,7 +196,11 @@ fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     let is_one = meant.len() == 1;
     let of = |target: &&TargetResult| {
         let prefix = if is_one { key.clone() } else { format!("{key}.{}", target.name) };
-        let checks = PartFigures::of_target(result, target).checks(expect);
+        let mut checks = PartFigures::of_target(result, target).checks(expect);
+        if super::sent(&target.requests) == 0 {
+            let nothing = Measured::unknown(Unit::Count, Basis::NothingSent);
+            checks.push(nothing.at_least("requests.sent", 1.0));
+        }
         let named =
             |check: Check| Check { name: CheckName::Limit(format!("{prefix}.{}", check.name)), ..check };
         checks.into_iter().map(named).collect::<Vec<_>>()

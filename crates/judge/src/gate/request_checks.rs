@@ -175,6 +175,7 @@ impl CheckedRequests<'_> {
         let units = self.units(of);
         let losses = UnitLosses::of(&units, observed, self.confidence);
         let (low, high) = losses.bounds(len(units.len()), 1.0);
+        let high = high.min(whole as f64);
         let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
         let measured = measured.into_share_of(whole as f64);
         if units.is_empty() || low == high {

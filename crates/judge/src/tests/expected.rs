@@ -149,6 +149,8 @@ fn share_bounds_are_based_on_terminations() {
     let Basis::Losses { confidence, units, losing, more } = measured(&open).basis else { panic!("{open:?}") };
     assert!((confidence - 0.95).abs() < 1e-9 && more.is_some(), "{open:?}");
     assert_eq!((units, losing), (LossUnits { number: 3, are_groups: false }, 1));
+    let most = only(&run(&[9_000, 0, 0]), json!({"dropped": {"max": "99%"}}));
+    assert_eq!(measured(&most).figure.high, Some(1.0), "a run cannot lose more than all requests");
     // With many terminations, Student's t applies.
     let many: Vec<u64> = (0..30).map(|i| i % 3).collect();
     assert_eq!(judged(&many, "0.5%"), Pass);
@@ -227,6 +229,10 @@ fn target_limit_applies_per_node() {
     assert_eq!(judged(&result, "we"), [named("targets.we", Inconclusive)]);
     result.targets.truncate(1);
     assert_eq!(judged(&result, "web"), [named("targets.web.dropped.max", Pass)]);
+    // A target that got no request lost none, but nothing was measured there.
+    result.targets[0].requests = RequestCounts::default();
+    let unsent = named("targets.web.requests.sent.min", Inconclusive);
+    assert_eq!(judged(&result, "web"), [named("targets.web.dropped.max", Pass), unsent]);
 }
 
 #[test]

@@ -302,3 +302,10 @@ fn history_skips_invalid_and_small_runs() {
     let check = checks.iter().find(|check| check.name == CheckName::Requests).unwrap();
     assert_eq!(check.verdict, CheckVerdict::Inconclusive);
 }
+
+#[test]
+fn limit_after_lossless_runs_is_found_at_once() {
+    assert_eq!([1.0, 5.0, 20.0].map(|runs| after_none(runs, 0.0049)), [203.0, 4.0, 1.0]);
+    // A run that is a hundred times as long as the five before it may lose any number, by this test.
+    assert!(after_none(0.05, 0.005) > 1e9);
+}
