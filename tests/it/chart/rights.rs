@@ -268,7 +268,7 @@ fn role_grants_each_workload_by_name() {
     }
 }
 
-/// Whether a plan with such a drain is refused depends on everyone's pods on the shared cluster's node.
+/// Reads the chart's rights alone: the pods of all tests on the shared cluster's node decide if such a drain is refused.
 #[test]
 fn limited_drain_may_list_budgets_everywhere() {
     for (allow_outage, namespaces) in [(true, vec![]), (false, vec![None, Some("shop".to_owned())])] {

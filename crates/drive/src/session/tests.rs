@@ -134,6 +134,19 @@ async fn finish(session: Session) -> Closed {
     closed
 }
 
+/// Awaits a rollout, which begins as `begun` becomes 1. Returns the end of its record if it does not settle.
+async fn unsettled_after(client: Client, begun: &AtomicUsize) -> Option<String> {
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
+    let before = rollout_wait::workloads(session.caller()).await.unwrap();
+    begun.store(1, Ordering::SeqCst);
+    session.await_rollout(&before, None).await.unwrap();
+    finish(session).await;
+    events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+        EventKind::CommandSettled { unsettled, .. } => unsettled,
+        _ => None,
+    })
+}
+
 /// Creates the work for a run that does only what its scenario says.
 fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {

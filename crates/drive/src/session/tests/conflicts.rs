@@ -227,14 +227,6 @@ async fn stuck_rollout_is_recorded_with_missing_pods() {
         }
         read(path, &now)
     });
-    let (session, run_dir, _dir) = session(client, TimeLimits::default());
-    let before = rollout_wait::workloads(session.caller()).await.unwrap();
-    restarts.store(1, Ordering::SeqCst);
-    session.await_rollout(&before, None).await.unwrap();
-    finish(session).await;
-    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
-        EventKind::CommandSettled { unsettled, .. } => unsettled,
-        _ => None,
-    });
+    let unsettled = unsettled_after(client, &restarts).await;
     assert_eq!(unsettled.as_deref(), Some("Deployment web: 0 of 1 pods updated, after 300s"));
 }

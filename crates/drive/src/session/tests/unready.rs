@@ -114,15 +114,7 @@ async fn hanging_rollout_is_recorded_with_reason() {
             }
         }
     });
-    let (session, run_dir, _dir) = session(client, TimeLimits::default());
-    let before = rollout_wait::workloads(session.caller()).await.unwrap();
-    restarted.store(1, Ordering::SeqCst);
-    session.await_rollout(&before, None).await.unwrap();
-    finish(session).await;
-    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
-        EventKind::CommandSettled { unsettled, .. } => unsettled,
-        _ => None,
-    });
+    let unsettled = unsettled_after(client, &restarted).await;
     let why =
         "Deployment web: 0 of 1 pods updated (pod web-5d4c-2: ImagePullBackOff: no such image), after 300s";
     assert_eq!(unsettled.as_deref(), Some(why));
@@ -140,16 +132,7 @@ async fn unsettled_on(
         true if seen.load(Ordering::SeqCst) == 0 => list(&[&before.1]),
         _ => answer(path),
     });
-    let (session, run_dir, _dir) = session(client, TimeLimits::default());
-    let before = rollout_wait::workloads(session.caller()).await.unwrap();
-    begun.store(1, Ordering::SeqCst);
-    session.await_rollout(&before, None).await.unwrap();
-    finish(session).await;
-    let unsettled = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
-        EventKind::CommandSettled { unsettled, .. } => unsettled,
-        _ => None,
-    });
-    unsettled.unwrap()
+    unsettled_after(client, &begun).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
