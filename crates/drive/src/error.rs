@@ -16,12 +16,10 @@ pub(crate) type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
 /// Error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// The API server refused a call, or did not respond.
+    /// The API server refused a call, or did not respond. The same call may succeed later if the server was down,
+    /// overloaded or faulty for as long as the limit for an outage allows.
     #[error("failed to {what}: {why}")]
-    Api { what: String, why: String },
-    /// The API server was down, overloaded or faulty for as long as the limit for an outage allows.
-    #[error("failed to {what}: {why}")]
-    Unavailable { what: String, why: String },
+    Api { what: String, why: String, may_pass: bool },
     /// A call got no response in time.
     #[error("failed to {what}: no answer within {limit:?}")]
     Timeout { what: String, limit: Duration },
@@ -196,15 +194,19 @@ impl CoordinatorError {
         }
     }
 
-    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`] or [`CoordinatorError::Unavailable`].
+    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`].
     pub(crate) fn api(what: &str, error: &kube::Error) -> Self {
-        let (what, why) = (what.to_owned(), Self::why(error));
-        if is_passing(error) { Self::Unavailable { what, why } } else { Self::Api { what, why } }
+        Self::Api { what: what.to_owned(), why: Self::why(error), may_pass: is_passing(error) }
+    }
+
+    /// Returns a [`CoordinatorError::Api`] for a call that would fail again.
+    pub(crate) fn refused(what: impl Into<String>, why: String) -> Self {
+        Self::Api { what: what.into(), why, may_pass: false }
     }
 
     /// Returns true if the same call may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Timeout { .. })
+        matches!(self, Self::Api { may_pass: true, .. } | Self::Timeout { .. })
     }
 
     /// Returns the message of a Kubernetes client error.

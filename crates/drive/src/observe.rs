@@ -145,11 +145,11 @@ impl Observer {
         let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
         let listed = caller.limited(what, listed).await;
         if let Some(why) = self.views.read(|view| view.unbelieved.values().next().cloned()) {
-            return Err(CoordinatorError::Api { what: what.to_owned(), why });
+            return Err(CoordinatorError::refused(what, why));
         }
         match self.views.read(|view| view.trouble.values().next().cloned()) {
             Some(why) if matches!(listed, Err(CoordinatorError::Timeout { .. })) => {
-                Err(CoordinatorError::Api { what: what.to_owned(), why })
+                Err(CoordinatorError::refused(what, why))
             }
             _ => listed,
         }?;

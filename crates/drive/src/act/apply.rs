@@ -64,7 +64,7 @@ impl Applier {
     /// Creates one object; never changes an existing one.
     pub(crate) async fn create(&self, changer: Changer<'_>, manifest: &Value) -> Result<DynamicObject> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
-            .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
+            .map_err(|e| CoordinatorError::refused("read a manifest", e.to_string()))?;
         let types = object.types.clone().unwrap_or_default();
         let (resource, scope) = changer.caller.kind_of(&types.api_version, &types.kind).await?;
         if is_ownable(&scope, object.namespace().as_deref(), &changer.caller.namespace) {

@@ -95,7 +95,7 @@ pub(super) async fn await_first_lists(views: &Views) -> Result<(), CoordinatorEr
     let in_the_way =
         |view: &View| hopeless(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
     match views.read(in_the_way) {
-        Some((what, why)) => Err(CoordinatorError::Api { what, why }),
+        Some((what, why)) => Err(CoordinatorError::refused(what, why)),
         None => Ok(()),
     }
 }

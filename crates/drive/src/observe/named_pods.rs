@@ -64,7 +64,7 @@ impl NamedPods<'_> {
         // Listing needs no permission beyond those of a watch.
         let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
         let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
-        let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };
+        let failed = |why: String| CoordinatorError::refused(&what, why);
         let Some(found) = found.pop() else {
             return Err(failed(format!("there is none in namespace {}", self.namespace)));
         };

@@ -90,22 +90,21 @@ async fn wait_for_pods(
     selector: Option<&str>,
 ) -> Result<Option<String>> {
     let stuck = observer.views().read(|view| view.stuck_container(|_| true));
+    let why_unready = || why_unready(caller, selector, |_| true, |_| true);
     match waiting.is_over(stuck.as_ref()) {
         Ok(true) => {
-            let why = why_unready(caller, selector, |_| true, |_| true)
-                .await
-                .or(stuck.map(|stuck| stuck.to_string()));
+            let why = why_unready().await.or(stuck.map(|stuck| stuck.to_string()));
             return Ok(Some(why.map(|why| format!(": {why}")).unwrap_or_default()));
         }
         Err(CoordinatorError::PodNeverStarts(why)) => {
-            let said = why_unready(caller, selector, |_| true, |_| true).await;
+            let said = why_unready().await;
             return Err(CoordinatorError::PodNeverStarts(said.unwrap_or(why)));
         }
         Ok(false) => {}
         Err(other) => return Err(other),
     }
     if waiting.wants_reason()
-        && let Some(why) = why_unready(caller, selector, |_| true, |_| true).await
+        && let Some(why) = why_unready().await
     {
         observer.viewer().unready(&why);
     }

@@ -155,7 +155,7 @@ pub(crate) async fn until_settled(
         let now = match workloads(caller).await {
             Ok(now) => now,
             // The wait continues, as the load does.
-            Err(error) if error.may_pass() || matches!(error, CoordinatorError::Api { .. }) => {
+            Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
                 settled_since = None;
                 if Instant::now() >= deadline {
                     return Ok((last, Some(error.to_string())));

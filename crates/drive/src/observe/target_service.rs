@@ -28,7 +28,7 @@ pub(crate) async fn is_headless(caller: &Caller, name: &str, scenario: &Scenario
     }
     let found = caller.find(&caller.api::<Service>(), &format!("read Service {name}"), name).await;
     let spec = match found {
-        Err(CoordinatorError::Api { .. } | CoordinatorError::Unavailable { .. }) => None,
+        Err(CoordinatorError::Api { .. }) => None,
         found => found?.and_then(|service| service.spec),
     };
     Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))

@@ -226,7 +226,7 @@ impl Checks<'_> {
                 let namespace = &self.caller.namespace;
                 let api = self.caller.dynamic_api(&resource_of(workload.kind));
                 match self.caller.find(&api, &format!("read {workload}"), &workload.name).await {
-                    Err(CoordinatorError::Api { .. } | CoordinatorError::Unavailable { .. }) => return Ok(()),
+                    Err(CoordinatorError::Api { .. }) => return Ok(()),
                     found => match found? {
                         Some(found) => serde_json::to_value(found).unwrap_or_default(),
                         None => {

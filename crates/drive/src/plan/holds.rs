@@ -42,7 +42,7 @@ pub async fn check_holds(caller: &Caller, workloads: &[Workload], run: Option<&s
     for workload in workloads {
         let current = match read_workload(caller, workload).await {
             // If the workload is missing, the step that needs it reports that.
-            Err(CoordinatorError::Api { .. } | CoordinatorError::Unavailable { .. }) => continue,
+            Err(CoordinatorError::Api { .. }) => continue,
             read => read?,
         };
         let Some(holder) = Holder::of(&current).filter(|holder| Some(holder.run.as_str()) != run) else {

@@ -63,8 +63,8 @@ impl ChangeLedger {
         let Some(open) = open else { return Ok(()) };
         let deadline = Instant::now() + caller.limits.undo;
         let mut undone = one(caller, &self.run, open, deadline).await;
-        if let UndoOutcome::Failed { why, .. } = &undone.outcome {
-            return Err(CoordinatorError::Api { what: "undo the change".into(), why: why.clone() });
+        if let UndoOutcome::Failed { why, may_pass } = undone.outcome {
+            return Err(CoordinatorError::Api { what: "undo the change".into(), why, may_pass });
         }
         undone.record(&mut self.journal(), id);
         self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
